@@ -3,7 +3,8 @@
 # make play   the board in the browser on http://127.0.0.1:8000: play, ask, review; BOARD=8001 for another port
 # make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
 # make test   every check there is but the long proofs; make test-slow runs those too
-# make pictures   docs/images taken anew, in Chromium, and the outputs of docs/first_steps.ipynb; GAMES=PGN: games for the report
+# make pictures   docs/images taken anew, in Chromium, and the outputs of docs/first_steps.ipynb; GAMES=PGN: games for the report;
+#                 before these, the pages in build/screens, to look at
 # make docs   the reference of the Python API as web pages, in docs/site
 # make test-lowest   the quick tests with the lowest versions that pyproject.toml admits
 
@@ -93,6 +94,7 @@ format: $(CHECKED)
 .PHONY: pictures
 pictures: $(CHECKED)
 	$(BIN)/pip install --quiet -e ".[browser]" -c constraints.txt
+	$(BIN)/python -m tests.screens
 	$(BIN)/python -m tests.pictures --games $(GAMES) --minutes $(MINUTES)
 	$(BIN)/python -m tests.notebook
 

@@ -98,7 +98,7 @@ def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
         "--out",
         str(out),
     )
-    page = browser.new_page(viewport={"width": 1300, "height": 1380})
+    page = browser.new_page(viewport={"width": 1300, "height": 780})
     page.goto((out / "report.html").as_uri())
     keep("report.png", page.screenshot())
 

@@ -20,6 +20,7 @@ Decay = Literal["cosine", "linear", "step", "none"]
 Precision = Literal["auto", "bf16", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 ValueLoss = Literal["auto", "mse", "huber"]
+Log = Literal["none", "tensorboard", "wandb", "mlflow"]
 Teach = Literal["auto", "policy", "value", "both", "none"]
 
 DEFAULT_PRESET = "fianchetto-human"
@@ -27,7 +28,7 @@ DEFAULT_PRESET = "fianchetto-human"
 MUON_PRESETS = frozenset({"fianchetto-human", "fianchetto-rated"})
 """Presets that optimizer `auto` trains with Muon (measured in docs/benchmarks.md)."""
 
-FREE_TO_CHANGE = frozenset({"threads", "device", "save_seconds"})
+FREE_TO_CHANGE = frozenset({"threads", "device", "save_seconds", "log"})
 """Settings that a resumed run may change; they affect the weights only by rounding."""
 LENGTHS = ("minutes", "steps", "epochs")
 """Settings of a run's length. A resumed run may change the length, but not its unit."""
@@ -124,6 +125,9 @@ class TrainConfig:
     """Mixed precision: auto (bf16 if it is faster on the device), bf16 or off."""
     save_seconds: Annotated[float, Field(ge=0.0, le=1e6)] = 60.0
     """Seconds between saves: a killed run loses at most this much work; 0 saves after each step."""
+    log: Log = "none"
+    """Experiment tracker that also receives the figures of metrics.jsonl: tensorboard (written into
+    the checkpoint's folder), wandb or mlflow. Its package must be installed."""
     validation_every_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Steps between validations; 0 validates for 2 % of the training time, and at least five times
     in a run whose length is in minutes."""

@@ -31,7 +31,7 @@ from model.training.config import (
     total_steps,
 )
 from model.training.distributed import process_group, read_world, run_on_first
-from model.training.metrics_log import MetricsLog
+from model.training.metrics_log import MetricsLog, require_tracker
 from model.training.monitor import CALIBRATED, RunMonitor, mean_figures, validate
 from model.training.precision import device_for, keep_freed_memory
 from model.training.save import find_run, hold_directory, is_finished, open_run, save_run
@@ -97,6 +97,7 @@ def train(
         raise TrainConfigError("a run in epochs needs epoch_rows: how many rows an epoch has")
     if config.patience and validation is None:
         raise TrainConfigError("patience counts validations, but there are no validation positions")
+    require_tracker(config.log)
     config = resolve_optimizer(config, preset.name)
     place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
@@ -176,6 +177,9 @@ class Loop:
                 verdict, card = run_on_first(run.world, lambda: self._end(reason))
         except DivergedError as error:
             raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
+        finally:
+            if self.metrics_log is not None:
+                self.metrics_log.close()
         if verdict == STOPPED:
             message = (
                 f"stopped at step {run.step} and saved; train again with the same settings "
@@ -190,7 +194,8 @@ class Loop:
     def _begin(self) -> None:
         """Open the metrics and save a new run, so that an unwritable directory fails early."""
         run = self.run
-        self.metrics_log = MetricsLog(self.out, run.step, self.monitor.validated_step)
+        validated = self.monitor.validated_step
+        self.metrics_log = MetricsLog(self.out, run.step, validated, run.config.log)
         if not self.resumed:
             self._save(finished=False)
         if run.best and not run.step and self.data.get("start"):  # training may only make it worse

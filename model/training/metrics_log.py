@@ -1,21 +1,22 @@
-"""Read, write and plot metrics.jsonl: one JSON object per line, consistent with the last save."""
+"""Read and write metrics.jsonl: one JSON object per line, consistent with the last save.
+
+The lines can also be sent to TensorBoard, Weights & Biases or MLflow.
+"""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from io import BytesIO
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.json_files import parse_json
 from model.checkpoint import CheckpointError, write_atomically
+from model.training.config import TrainConfigError
 
 NAME = "metrics.jsonl"
-PANELS = (
-    ("policy_loss", "validation_cross_entropy", "policy cross-entropy among legal moves [nats]"),
-    ("top1", "validation_top1", "top-1: the human's move is the first choice"),
-)
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
@@ -46,8 +47,9 @@ def _is_line(entry: object) -> bool:
 class MetricsLog:
     """The metrics file of a run; opening it at `step` drops later lines, which were not saved."""
 
-    def __init__(self, directory: Path, step: int, validated_step: int) -> None:
+    def __init__(self, directory: Path, step: int, validated_step: int, log: str = "none") -> None:
         self.path = directory / NAME
+        self.tracker = None if log == "none" else open_tracker(log, directory, step)
         kept = [
             entry
             for entry in (read_metrics(directory) if step else [])
@@ -62,6 +64,14 @@ class MetricsLog:
                 file.write(json.dumps(entry) + "\n")
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
+        if self.tracker is not None:
+            figures = {name: value for name, value in entry.items() if name != "step"}
+            self.tracker.write(figures, entry["step"])
+
+    def close(self) -> None:
+        """End the tracker's run."""
+        if self.tracker is not None:
+            self.tracker.close()
 
     def sync(self) -> None:
         """Flush the file to the disk."""
@@ -72,35 +82,37 @@ class MetricsLog:
             raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
 
 
-def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
-    """Return the curves of runs by label as a PNG: training faint, validation as dots."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+class Tracker(NamedTuple):
+    """An experiment tracker that receives the lines of metrics."""
 
-    # the width that fits Dagster's page
-    figure = Figure(figsize=(4.8, 6.8), dpi=80, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    for axes, (training, validation, title) in zip(figure.subplots(2, 1), PANELS, strict=True):
-        for number, (label, entries) in enumerate(runs.items()):
-            faint: dict[str, Any] = {"color": f"C{number}", "alpha": 0.4, "linewidth": 1}
-            axes.plot(*_series(entries, training), **faint)
-            dots: dict[str, Any] = {
-                "color": f"C{number}",
-                "marker": "o",
-                "markersize": 3,
-                "label": label,
-            }
-            axes.plot(*_series(entries, validation), **dots)
-        axes.set_xlabel("positions seen (faint: training batches)")
-        axes.locator_params(axis="x", nbins=5)  # so that long numbers do not touch
-        axes.set_title(title, fontsize=9)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    picture = BytesIO()
-    canvas.print_png(picture)  # type: ignore[no-untyped-call]
-    return picture.getvalue()
+    write: Callable[[Mapping[str, float], int], object]
+    """Send the figures of a step."""
+    close: Callable[[], object]
 
 
-def _series(entries: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    points = [entry for entry in entries if name in entry and "positions" in entry]
-    return [entry["positions"] for entry in points], [entry[name] for entry in points]
+def require_tracker(log: str) -> None:
+    """Raise TrainConfigError if the package of a tracker is not installed."""
+    if log != "none" and find_spec(log) is None:
+        raise TrainConfigError(f"log={log} needs the package {log}: pip install {log}")
+
+
+def open_tracker(log: str, directory: Path, step: int) -> Tracker:
+    """Begin a run named after the checkpoint's directory, or continue it after `step`."""
+    name = directory.resolve().name
+    if log == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer: Any = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
+
+        def add_scalars(figures: Mapping[str, float], at: int) -> None:
+            for figure, value in figures.items():
+                writer.add_scalar(figure, value, at)
+
+        return Tracker(add_scalars, writer.close)
+    package: Any = import_module(log)
+    if log == "wandb":
+        run = package.init(project="fianchetto", name=name, dir=str(directory))
+        return Tracker(lambda figures, at: run.log(dict(figures), step=at), run.finish)
+    package.set_experiment("fianchetto")
+    package.start_run(run_name=name)
+    return Tracker(lambda figures, at: package.log_metrics(dict(figures), step=at), package.end_run)

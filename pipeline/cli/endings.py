@@ -81,23 +81,33 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
         f"{card['preset']['name']}: {card['parameters']:,} parameters, {card['step']:,} steps",
         measured,
         f"checkpoint: {out} (curves: {out}/metrics.jsonl)",
-        next_command("report", "--checkpoint", out, "--positions", positions[0]),
+        next_command(
+            *("report", "--checkpoint", f"{from_here(EMBEDDED)},{out}"),
+            *("--positions", positions[0], "--out", f"datasets/reports/{out.name}"),
+        ),
     ]
     return "\n".join(lines)
 
 
-def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path | None) -> str:
-    """Describe a report in five lines, plus the rating matrix and human search if measured."""
-    from pipeline.evaluation.render import human_search_text
+def describe_report(found: Mapping[str, Any], checkpoints: Sequence[Path], out: Path | None) -> str:
+    """Describe the result of `reports` in five lines, plus a table if there are several networks.
 
-    lines = [report["headline"], report["compared"], f"rule: {report['rule']}"]
+    The rating matrix and human search of the last network are added if measured.
+    """
+    from pipeline.evaluation.render import human_search_text, reports_text
+
+    report = found["reports"][-1]
+    lines = [found["headline"], found["compared"], f"rule: {report['rule']}"]
+    if found["differences"]:
+        lines.append(reports_text(found))
     if "rating_matrix" in report:
         lines.append(f"by rating: {report['rating_matrix']}")
     if "human_search" in report:
         lines.append(human_search_text(report["human_search"]))
-    page = f"{out}/report.html (also as text and JSON)" if out else None
+    page = f"{out}/report.html (open it in a browser; also as text and JSON)" if out else None
     lines.append(f"report: {page or '--out DIR writes a page with all figures'}")
-    return "\n".join([*lines, next_command("uci", "--checkpoint", checkpoint)])
+    made = [path for path in checkpoints if path.resolve() != EMBEDDED] or checkpoints
+    return "\n".join([*lines, next_command("play", "--checkpoint", made[-1])])
 
 
 def describe_first_run(

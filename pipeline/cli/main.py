@@ -45,6 +45,7 @@ COMMANDS = {
     "rows": ("audit:Rows", "print or export rows as FEN and moves"),
     "join": ("audit:Join", "join datasets into a training set"),
     "presets": ("networks:Presets", "list the networks"),
+    "runs": ("networks:Runs", "list checkpoints, reports and matches, and draw training curves"),
     "export": ("networks:Export", "export a network to ONNX"),
     "calibrate": ("networks:Calibrate", "fit how much a search corrects a network's human moves"),
     "selfplay": ("selfplay:SelfPlay", "make a dataset by self-play or by searching positions"),

@@ -1,7 +1,7 @@
 """Draw charts and boards as inline SVG in the page's colors, which follow light and dark mode."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import chess
@@ -13,74 +13,98 @@ from engine.encoding.planes import move_of
 from pipeline.dataset.files.stored_planes import row_positions
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, FAINT, FIRST, SECOND = "#1c1f24", "#9aa3ad", "#2f6db5", "#d9822b"
-VARIABLES = {INK: "ink", FAINT: "faint", FIRST: "first", SECOND: "second"}
+INK, FAINT = "#1c1f24", "#9aa3ad"
+SERIES = ("#2f6db5", "#d9822b", "#2e9466", "#9a63c4", "#c2527e", "#5f7d00")
+"""Colors of networks or runs, in order; further ones begin again."""
+FIRST, SECOND, *_ = SERIES
+VARIABLES = {INK: "ink", FAINT: "faint"} | {
+    color: f"series-{number}" for number, color in enumerate(SERIES, 1)
+}
 """Maps each color of a chart to the CSS variable that replaces it on the page."""
+PANELS = (
+    ("top1", "validation_top1", "top-1"),
+    ("policy_loss", "validation_cross_entropy", "cross-entropy [nats]"),
+)
+"""Panels of training curves: the metric in training and in validation, and the axis label."""
+CURVES = ("positions", *(name for panel in PANELS for name in panel[:2]))
+"""Training metrics that the curves need."""
 
-LEGEND: dict[str, Any] = {"fontsize": 8, "frameon": False, "labelcolor": INK}
-HUMAN, NETWORK = "#15781b", "#003088"
-"""Colors of arrows: the move played, and the network's first choice."""
+WIDTHS = {True: 4.4, False: 4.0}
+"""Width of a chart in inches, on the page (narrow, so that text can be read on a phone) and off."""
+LEGEND: dict[str, Any] = {"fontsize": 9, "frameon": False, "labelcolor": INK}
+NBSP = "\N{NO-BREAK SPACE}"
+HUMAN, NETWORK, REFERENCE = "#15781b", "#003088", "#c2600f"
+"""Colors of arrows: the move played, and the first choices of the network and a reference."""
 
 Row = Mapping[str, Any]
 
 
-def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
-    """Draw top-1 by the mover's rating, with the baselines and a published result.
+def draw_bars(
+    groups: Mapping[str, Sequence[Row]], whole: float | None = None, *, on_page: bool = True
+) -> str:
+    """Draw a bar of top-1 for each row of each network, with its interval.
 
-    Bands with too few games for an interval are skipped, unless there are no others. With `on_page`
+    `groups` has rows of the same bands for each network, by name. Bands with too few games for an
+    interval are skipped, unless there are no others. The axis covers the values, not 0 to 100
+    %. With `whole`, the top-1 of all rows, bars whose interval includes it are gray. With `on_page`
     False, the chart has fixed colors and a fixed size.
     """
-    rows = report["slices"]["rating"]
-    rows = [row for row in rows if row["top1_low"] is not None] or rows
-    figure, axes = _figure(3.0, 7.6 if on_page else 4.0)
-    places = range(len(rows))
-    axes.plot(places, [row["top1"] for row in rows], "o-", color=FIRST, label="network")
-    for place, row in zip(places, rows, strict=True):
-        if row["top1_low"] is not None:
-            axes.plot((place, place), (row["top1_low"], row["top1_high"]), color=INK, linewidth=1.4)
-    classical = [row["hand_written_top1"] for row in rows]
-    axes.plot(places, classical, "D", color=SECOND, label="hand-written player")
-    axes.axhline(report["chance_top1"], color=FAINT, linestyle="--", label="chance")
-    if report["published"] is not None:
-        name, share = report["published"]
-        axes.axhline(share, color=INK, linestyle=":", label=f"{name}, on its own games")
-    bands = [row["band"] for row in rows]
-    if not on_page:
-        bands = [band.replace("-", "-\n").replace(" ", "\n", 1) for band in bands]
-    names = [f"{band}\n({row['positions']:,})" for band, row in zip(bands, rows, strict=True)]
-    axes.set_xticks(places, names, fontsize=7 if on_page else 6)
-    axes.set_ylim(0, None)
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
-    figure.legend(loc="outside upper center", ncols=4 if on_page else 2, **LEGEND)
-    return _svg(figure) if on_page else write_svg(_draw(figure))
+    groups = {
+        name: [row for row in rows if row["top1_low"] is not None] or rows
+        for name, rows in groups.items()
+    }
+    bands = next(iter(groups.values()))
+    thick = 0.84 / len(groups)
+    figure, axes = _figure(0.75 + len(bands) * (0.14 + 0.17 * len(groups)), WIDTHS[on_page])
+    for number, rows in enumerate(groups.values()):
+        color = SERIES[number % len(SERIES)]
+        for place, row in enumerate(rows):
+            low, high = row["top1_low"], row["top1_high"]
+            is_usual = whole is not None and (low is None or low <= whole <= high)
+            y = place + (number - (len(groups) - 1) / 2) * thick
+            axes.barh(y, row["top1"], 0.9 * thick, color=FAINT if is_usual else color)
+            if low is not None:
+                axes.plot((low, high), (y, y), color=INK, linewidth=1.3, solid_capstyle="butt")
+            style: Any = {"va": "center", "fontsize": 8, "color": INK}
+            value = f"{100 * row['top1']:.1f}"
+            axes.annotate(value, (high or row["top1"], y), (4, 0), "data", "offset points", **style)
+    classical = [row["hand_written_top1"] for row in bands]
+    axes.plot(classical, range(len(bands)), "D", color=INK, markersize=3.5)
+    names = [f"{_plain(row['band'])}\n({row['positions']:,})" for row in bands]
+    axes.set_yticks(range(len(bands)), names)
+    axes.set_ylim(len(bands) - 0.5, -0.5)
+    axes.set_xlim(*_limits([row for rows in groups.values() for row in rows]))
+    axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %" if share < 1.01 else "")
+    if len(groups) > 1:
+        _add_legend(figure, groups)
+    return _svg(figure, on_page)
 
 
-def draw_bars(rows: Sequence[Row], whole: float) -> str:
-    """Draw a bar of top-1 for each row, with its interval and a mark for the hand-written player.
+def _limits(rows: Sequence[Row]) -> tuple[float, float]:
+    """Return the ends of an axis for the values of rows, with room for a number on the right."""
+    names = ("top1", "top1_low", "top1_high", "hand_written_top1")
+    values = [row[name] for row in rows for name in names if row[name] is not None]
+    low, high = max(0.0, min(values) - 0.03), max(values)
+    return low, high + 0.15 * (high - low) + 0.01
 
-    Bars whose interval excludes `whole`, the top-1 of all rows, are in color.
-    """
-    figure, axes = _figure(0.55 + 0.3 * len(rows))
-    places = range(len(rows))
-    for place, row in zip(places, rows, strict=True):
-        low, high = row["top1_low"], row["top1_high"]
-        differs = low is not None and not low <= whole <= high
-        axes.barh(place, row["top1"], 0.62, color=FIRST if differs else FAINT)
-        if low is not None:
-            axes.plot((low, high), (place, place), color=INK, linewidth=1.4, solid_capstyle="butt")
-        classical = row["hand_written_top1"]
-        axes.plot((classical,) * 2, (place - 0.31, place + 0.31), color=SECOND, linewidth=2.4)
-    names = [f"{row['band']}  ({row['positions']:,})".replace("$", r"\$") for row in rows]
-    axes.set_yticks(places, names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
-    return _svg(figure)
+
+def _add_legend(figure: "Figure", names: Iterable[str]) -> None:
+    """Name the color of each network or run above a chart."""
+    from matplotlib.patches import Patch
+
+    patches = [
+        Patch(color=SERIES[number % len(SERIES)], label=_plain(name))
+        for number, name in enumerate(names)
+    ]
+    figure.legend(handles=patches, loc="outside upper left", ncols=2, **LEGEND)
+
+
+def _plain(text: str) -> str:
+    """Escape a text that matplotlib would read as a formula."""
+    return text.replace("$", r"\$")
 
 
 def draw_reliability(
@@ -90,7 +114,7 @@ def draw_reliability(
 
     `before` has the rows before calibration, which are drawn as a second line.
     """
-    figure, axes = _figure(3.4, 4.2)
+    figure, axes = _figure(3.6, WIDTHS[True])
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=1)
     if before:
         axes.plot(*_points(before), "D--", color=SECOND, markersize=3, label="before calibration")
@@ -100,7 +124,7 @@ def draw_reliability(
         if row["low"] is not None:
             axes.plot((x, x), (row["low"], row["high"]), color=INK, linewidth=1.2)
         beside = (5, -9 if y > 0.08 else 3)
-        style: Any = {"textcoords": "offset points", "fontsize": 7, "color": INK}
+        style: Any = {"textcoords": "offset points", "fontsize": 8, "color": INK}
         axes.annotate(f"{row['positions']:,}", (x, y), beside, **style)
     axes.plot(*_points(rows), "o-", color=FIRST, markersize=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=xlabel, ylabel=ylabel)
@@ -111,49 +135,54 @@ def _points(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     return [row["expected"] for row in rows], [row["score"] for row in rows]
 
 
-def draw_training(entries: Sequence[Row]) -> str:
-    """Draw top-1 in training and validation against the number of positions trained on."""
-    figure, axes = _figure(2.6, 7.6)
-    for name, style, color in (("top1", "-", FAINT), ("validation_top1", "o-", FIRST)):
-        known = [entry for entry in entries if entry[name] is not None]
-        seen, top1 = ([entry[key] for entry in known] for key in ("positions", name))
-        axes.plot(seen, top1, style, color=color, label=name.replace("_", " "))
-    axes.legend(**LEGEND)
-    axes.set_xlabel("positions trained on")
-    return _svg(figure)
+def draw_training(runs: Mapping[str, Sequence[Row]], *, on_page: bool = True) -> str:
+    """Draw top-1 and cross-entropy of runs, by name, against the positions trained on.
+
+    Lines are training batches, dots are validations.
+    """
+    figure, first = _figure(4.6, WIDTHS[on_page], panels=2)
+    for axes, (training, validation, label) in zip(figure.axes, PANELS, strict=True):
+        for number, entries in enumerate(runs.values()):
+            color = SERIES[number % len(SERIES)]
+            for name, style, alpha in ((training, "-", 0.45), (validation, "o-", 1.0)):
+                known = [entry for entry in entries if entry.get(name) is not None]
+                points = [[entry[key] for entry in known] for key in ("positions", name)]
+                axes.plot(*points, style, color=color, alpha=alpha, markersize=3.5)
+        axes.set_ylabel(label)
+    first.tick_params(labelbottom=False)
+    figure.axes[-1].set_xlabel("positions trained on")
+    figure.axes[-1].xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+    figure.axes[-1].locator_params(axis="x", nbins=5)
+    if len(runs) > 1:
+        _add_legend(figure, runs)
+    return _svg(figure, on_page)
 
 
-def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
-    """Return an empty chart without a background."""
+def _figure(height: float, width: float, panels: int = 1) -> tuple["Figure", "Axes"]:
+    """Return an empty chart without a background, and its first panel."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_visible(False)
-    axes = figure.subplots()
-    axes.patch.set_visible(False)
-    axes.tick_params(colors=INK, labelsize=8)
-    for side in axes.spines.values():
-        side.set_color(FAINT)
-    for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set(color=INK, fontsize=8)
-    axes.grid(color=FAINT, linewidth=0.4, alpha=0.5)
-    axes.set_axisbelow(True)
-    return figure, axes
+    for axes in figure.subplots(panels, 1, sharex=True, squeeze=False).flat:
+        axes.patch.set_visible(False)
+        axes.tick_params(colors=INK, labelsize=9)
+        for side in axes.spines.values():
+            side.set_color(FAINT)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set(color=INK, fontsize=9)
+        axes.grid(color=FAINT, linewidth=0.4, alpha=0.5)
+        axes.set_axisbelow(True)
+    return figure, figure.axes[0]
 
 
-def _svg(figure: "Figure") -> str:
-    """Return a chart as SVG for the page: full width, with the page's colors."""
-    drawing = _draw(figure)
-    del drawing.attrib["width"], drawing.attrib["height"]
-    drawing.set("class", "chart")
-    text = write_svg(drawing)
-    for color, variable in VARIABLES.items():
-        text = text.replace(color, f"var(--{variable})")
-    return text
+def _svg(figure: "Figure", on_page: bool = True) -> str:
+    """Return a chart as SVG: text is kept as text, and the output is reproducible (no dates).
 
+    With `on_page`, it takes the full width and the page's colors.
+    """
+    from xml.etree import ElementTree
 
-def _draw(figure: "Figure") -> "Element":
-    """Return a chart as SVG: text is kept as text, and the output is reproducible (no dates)."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -165,27 +194,20 @@ def _draw(figure: "Figure") -> "Element":
         # `savefig` would draw everything twice for the layout
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(drawn, metadata=nothing)
-    drawing = parse_svg(drawn.getvalue())
+    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
+    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+    drawing = ElementTree.fromstring(drawn.getvalue())  # noqa: S314 - matplotlib made it
     for group in list(drawing.iter()):  # the SVG's style would apply to the whole page
         for part in [one for one in group if one.tag.endswith(("}metadata", "}style"))]:
             group.remove(part)
-    return drawing
-
-
-def parse_svg(text: str) -> "Element":
-    """Parse an SVG generated by matplotlib or python-chess."""
-    from xml.etree import ElementTree
-
-    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
-    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-    return ElementTree.fromstring(text)  # noqa: S314 - our own libraries made it
-
-
-def write_svg(element: "Element") -> str:
-    """Serialize an SVG element."""
-    from xml.etree import ElementTree
-
-    return ElementTree.tostring(element, encoding="unicode")
+    if not on_page:
+        return ElementTree.tostring(drawing, encoding="unicode")
+    del drawing.attrib["width"], drawing.attrib["height"]
+    drawing.set("class", "chart")
+    text = ElementTree.tostring(drawing, encoding="unicode")
+    for color, variable in VARIABLES.items():
+        text = text.replace(color, f"var(--{variable})")
+    return text
 
 
 # ---------------------------------------------------------------- boards
@@ -209,19 +231,27 @@ def move_from_label(board: chess.Board, label: int, promotion: int = 0) -> chess
     return move
 
 
-def caption(row: Row) -> str:
-    """Return a board's caption: the mover, the played move and the network's choice."""
+def caption(row: Row, name: str = "the network", reference: str = "the reference") -> str:
+    """Return a board's caption: the mover, the move played, and the networks' choices."""
     board = chess.Board(row["fen"])
-    played, chosen = (san(board, chess.Move.from_uci(row[name])) for name in ("played", "chosen"))
-    number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
+    played = san(board, chess.Move.from_uci(row["played"]))
+    number = f"{board.fullmove_number}{'.' if board.turn else '...'}{NBSP}"
     mover = "White" if board.turn else "Black"
     rating = f" ({row['elo']})" if row["elo"] else ""
-    first = f"{number} {mover}{rating} played {played} ({row['played_probability']:.1%})"
-    return (
-        f"{first}; network: {chosen} {row['chosen_probability']:.1%}"
-        if row["rank"] > 1
-        else f"{first}, its first choice"
+    networks = [(name, row)] + ([(reference, row["reference"])] if "reference" in row else [])
+    choices = [f"{who} {_describe_choice(board, choice, played)}" for who, choice in networks]
+    return f"{mover}{rating} played {number}{played}; {', '.join(choices)}"
+
+
+def _describe_choice(board: chess.Board, choice: Row, played: str) -> str:
+    """Return what a network expected, and the probability that it gave the move played."""
+    likely, most = (
+        f"{100 * choice[f'{move}_probability']:.0f}{NBSP}%" for move in ("played", "chosen")
     )
+    if choice["rank"] == 1:
+        return f"expected it ({likely})"
+    chosen = san(board, chess.Move.from_uci(choice["chosen"]))
+    return f"expected {chosen} ({most}; {played} {likely})"
 
 
 def san(board: chess.Board, move: chess.Move) -> str:
@@ -238,7 +268,7 @@ def _arrow(uci: str, color: str) -> "chess.svg.Arrow":
 
 def board_svg(row: Row, size: int = 260) -> str:
     """Return a board as SVG: a green arrow for the played move, and a blue one for the network's
-    first choice if it differs.
+    first choice if it differs, an orange one for the reference's.
     """
     import chess.svg
 
@@ -246,4 +276,6 @@ def board_svg(row: Row, size: int = 260) -> str:
     arrows = [_arrow(row["played"], HUMAN)]
     if row["rank"] > 1:
         arrows.append(_arrow(row["chosen"], NETWORK))
+    if "reference" in row and row["reference"]["rank"] > 1:
+        arrows.append(_arrow(row["reference"]["chosen"], REFERENCE))
     return chess.svg.board(board, arrows=arrows, orientation=board.turn, size=size)

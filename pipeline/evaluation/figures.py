@@ -32,12 +32,20 @@ BANDED = {
     "legal moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
 }
 """Slices by bands of a number: its column, the boundaries between bands, the unit."""
+BASELINES = ("hand_written", "chance")
 IN_TRAIN = ("not in train", "in train too")
 """Names of the groups of positions that do not, and do, occur in the train split."""
 BINS = 10
 """Number of bins of a reliability diagram."""
-SEEN = {"yes": "which it was trained on", "unknown": "some of which it may have been trained on"}
-"""Phrases of the headline on whether the network was trained on the games."""
+SEEN = {
+    "yes": "games that it was trained on",
+    "unknown": "games, some of which it may have seen in training",
+}
+"""Phrases of the headline for the games, by whether the network was trained on them."""
+REFERENCE_SEEN = {
+    "yes": "was trained on these games",
+    "unknown": "may have seen some of these games in training",
+}
 MIN_GAMES = 10
 """Minimum number of games for an interval; with fewer, the variance between games is unknown."""
 NORMAL_95 = NormalDist().inv_cdf(0.975)
@@ -172,28 +180,65 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def describe_accuracy(
-    figures: dict[str, Any], where: str, seen: str, published: tuple[str, float] | None
-) -> dict[str, str]:
-    """Return the sentences `headline` and `compared` of a report.
-
-    `figures` is the result of `headline`. `published` has the name of another network and its
-    published top-1, measured on other games.
-    """
-    names = ("top1", "hand_written_top1", "chance_top1")
-    top1, hand_written, chance = (f"{100 * figures[name]:.1f} %" for name in names)
-    low, high = figures["top1_low"], figures["top1_high"]
+def describe_accuracy(report: dict[str, Any]) -> dict[str, str]:
+    """Return the sentences `headline` and `compared` of a report."""
+    low, high = report["top1_low"], report["top1_high"]
     interval = "" if low is None else f" (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
-    trained = SEEN.get(seen, "which it was not trained on")
-    compared = f"On the same positions the hand-written player finds {hand_written}, and chance"
-    other = ""
-    if published is not None:
-        other = f"; {published[0]} published {100 * published[1]:.1f} % on its own games"
     return {
-        "headline": f"The network finds {top1}{interval} of the moves in "
-        f"{figures['positions']:,} positions of {where}, {trained}.",
-        "compared": f"{compared} {chance}{other}.",
+        "headline": f"{_find_moves(report)}{interval}.",
+        "compared": f"{_describe_measurement(report)}.",
     }
+
+
+def describe_difference(
+    report: dict[str, Any], reference: dict[str, Any], gain: dict[str, Any]
+) -> dict[str, str]:
+    """Return the sentences `headline` and `compared` for a report beside that of a reference.
+
+    `gain` is the result of `paired_difference`.
+    """
+    points, low, high = (100 * (gain[f"top1_{end}"] or 0) for end in ("difference", "low", "high"))
+    interval = "too few games for an interval"
+    if gain["top1_low"] is not None:
+        interval = f"{low:+.1f} to {high:+.1f}"
+    name, other = report["name"], reference["name"]
+    difference = f"{abs(points):.1f} points {'fewer' if points < 0 else 'more'} than {other}"
+    chance = ", which may be chance" if low * high <= 0 else ""
+    counted = (
+        f"{capitalize(name)} finds {gain['gained']:,} moves that {other} misses, and misses "
+        f"{gain['lost']:,} that it finds"
+    )
+    seen = REFERENCE_SEEN.get(reference["seen_in_training"])
+    trained = f" {capitalize(other)} {seen}." if seen else ""
+    return {
+        "headline": f"{_find_moves(report)}, {difference}{chance} ({interval}).",
+        "compared": f"{counted}. {_describe_measurement(report)}.{trained}",
+    }
+
+
+def _find_moves(report: dict[str, Any]) -> str:
+    """Return the main clause of a headline: the share of moves that the network finds."""
+    name, share = capitalize(report["name"]), f"{100 * report['top1']:.1f} %"
+    games = SEEN.get(report["seen_in_training"], "unseen games")
+    return f"{name} finds {share} of the moves of {games}"
+
+
+def _describe_measurement(report: dict[str, Any]) -> str:
+    """Return what was measured, and the baselines on the same positions."""
+    hand_written, chance = (f"{100 * report[f'{name}_top1']:.1f} %" for name in BASELINES)
+    other = ""
+    if report["published"] is not None:
+        name, share = report["published"]
+        other = f"; {name} published {100 * share:.1f} % on its own games"
+    return (
+        f"Measured on {report['positions']:,} positions of {report['measured_on']}, where the "
+        f"hand-written player finds {hand_written}, and chance {chance}{other}"
+    )
+
+
+def capitalize(name: str) -> str:
+    """Return a network's name as the first words of a sentence; folder names do not change."""
+    return name[:1].upper() + name[1:] if name.startswith("the ") else name
 
 
 def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
@@ -236,12 +281,14 @@ def baseline_rows(table: pl.DataFrame) -> Rows:
 def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any]:
     """Return the differences `other` - `first` in top-1 and cross-entropy, with intervals by game.
 
-    They are paired: both tables have the same positions in the same order.
+    They are paired: both tables have the same positions in the same order. `gained` and `lost` are
+    the numbers of moves that only `other` and only `first` find.
     """
     assert first["key"].equals(other["key"]), "both tables have the same rows in the same order"
     game = first["game"].to_numpy()
     hits = [(table["rank"] == 1).to_numpy().astype(float) for table in (first, other)]
-    top1, low, high = clustered_mean(hits[1] - hits[0], game)
+    change = hits[1] - hits[0]
+    top1, low, high = clustered_mean(change, game)
     nll, nll_low, nll_high = clustered_mean(other["nll"].to_numpy() - first["nll"].to_numpy(), game)
     return {
         "top1_difference": top1,
@@ -250,6 +297,8 @@ def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any
         "cross_entropy_difference": nll,
         "cross_entropy_low": nll_low,
         "cross_entropy_high": nll_high,
+        "gained": int((change > 0).sum()),
+        "lost": int((change < 0).sum()),
     }
 
 

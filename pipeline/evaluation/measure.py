@@ -6,6 +6,7 @@ Axes: B rows of a batch, R rows of a report, P planes, K piece types, A label (4
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import chess
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,6 +75,12 @@ def hide_players(batch: Batch) -> Batch:
     }
 
 
+def select_counted(batch: Batch, rule: Rule) -> Batch:
+    """Return the rows of a batch that the rule counts: those with a known move."""
+    keep_B = (batch["ply"] >= rule.min_ply) & (batch["label"] != NO_LABEL)
+    return batch if keep_B.all() else {name: values[keep_B] for name, values in batch.items()}
+
+
 def measure_rows(
     batches: Iterator[Batch],
     network: "NetworkEvaluator | OnnxEvaluator",
@@ -99,12 +106,10 @@ def measure_rows(
 
     tables, boards, done, labelled = [], BoardSelection(), 0, 0
     for raw in batches:
-        known = raw["label"] != NO_LABEL
-        keep = (raw["ply"] >= rule.min_ply) & known
-        done, labelled = done + len(keep), labelled + int(known.sum())
-        if not keep.any():
+        done, labelled = done + len(raw["label"]), labelled + int((raw["label"] != NO_LABEL).sum())
+        batch = select_counted(raw, rule)
+        if not len(batch["label"]):
             continue
-        batch = raw if keep.all() else {name: values[keep] for name, values in raw.items()}
         shown = batch if players else hide_players(batch)
         logits_BA, wdl_B3 = network(batch["planes"], shown)
         figures = measured(logits_BA, wdl_B3, batch)
@@ -230,28 +235,46 @@ def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
     return np.where(found, rows["classical_nll"] - rows["nll"], -1.0)
 
 
-SURE = "Most confident in a move that was not played"
-UNLIKELY = "Played moves that it thought least likely, by rating"
-QUIET = "Quiet moves that it predicted and the hand-written player thought unlikely"
-SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]] = {
-    "sure_and_wrong": (SURE, _sure_and_wrong, False),
-    "disagreement": (UNLIKELY, _disagreement, True),
-    "quiet_finds": (QUIET, _quiet_finds, False),
-}
+def _only_found(rows: Columns) -> NDArray[np.float64]:
+    """Score moves that only the network predicts by the gain in log-probability, others -1."""
+    found = (rows["rank"] == 1) & (rows["reference_rank"] > 1)
+    return np.where(found, rows["reference_nll"] - rows["nll"], -1.0)
+
+
+def _only_missed(rows: Columns) -> NDArray[np.float64]:
+    """Score moves that only the reference predicts by its lead in log-probability, others -1."""
+    missed = (rows["rank"] > 1) & (rows["reference_rank"] == 1)
+    return np.where(missed, rows["nll"] - rows["reference_nll"], -1.0)
+
+
+Sections = Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]]
 """Sections of boards: title, score function (the highest scores are kept), and whether to select
 boards separately for each rating band."""
+SECTIONS: Sections = {
+    "quiet_finds": ("A quiet move that it expected", _quiet_finds, False),
+    "sure_and_wrong": ("It was sure of another move", _sure_and_wrong, False),
+    "disagreement": ("A move that it hardly expected", _disagreement, True),
+}
+COMPARED_SECTIONS: Sections = {
+    "found": ("Only {name} expected it", _only_found, False),
+    "missed": ("Only {reference} expected it", _only_missed, False),
+}
+"""Sections of boards on which a network differs from a reference."""
+CHOICE = ("rank", "nll", "choice", "choice_probability")
+"""Columns of a network's table that boards need."""
 
 
 class BoardSelection:
     """Collects the rows with the highest scores for each section, at most one per game."""
 
-    def __init__(self) -> None:
-        self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in SECTIONS}
+    def __init__(self, sections: Sections = SECTIONS) -> None:
+        self.sections = sections
+        self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in sections}
 
     def add(self, batch: Batch, columns: Columns) -> None:
         """Offer the rows of a batch to the selection; `columns` has their measured figures."""
         band_B = rating_band(batch["elo"], RATING_EDGES)
-        for name, (_, score, by_band) in SECTIONS.items():
+        for name, (_, score, by_band) in self.sections.items():
             score_B = score(columns)
             for band in np.unique(band_B).tolist() if by_band else [-1]:
                 mine_B = score_B if band < 0 else np.where(band_B == band, score_B, -1.0)
@@ -280,6 +303,23 @@ class BoardSelection:
         return found
 
 
+def compare_boards(
+    batches: Iterator[Batch], rule: Rule, table: "pl.DataFrame", reference: "pl.DataFrame"
+) -> dict[str, list[dict[str, Any]]]:
+    """Return boards on which a network and a reference differ, by section.
+
+    The tables are the measurements of the counted rows of `batches`, in the same order.
+    """
+    boards, begin = BoardSelection(COMPARED_SECTIONS), 0
+    for batch in (select_counted(raw, rule) for raw in batches):
+        rows = slice(begin, begin + len(batch["label"]))
+        columns = {name: table[name][rows].to_numpy() for name in CHOICE}
+        columns |= {f"reference_{name}": reference[name][rows].to_numpy() for name in CHOICE}
+        boards.add(batch, columns)
+        begin = rows.stop
+    return boards.rows()
+
+
 def select_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the BOARDS rows with the highest scores, at most one per game and per position."""
     games, positions, found = set[int](), set[str](), list[dict[str, Any]]()
@@ -292,27 +332,39 @@ def select_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def board_row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
-    """Return a row as JSON: FEN, the played and chosen moves in UCI, ratings and time control."""
+    """Return a row as JSON: FEN, the played and chosen moves in UCI, ratings and time control.
+
+    `reference` has another network's choice, if `columns` has one.
+    """
     ply = int(batch["ply"][at])
     board = board_of(
         batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply
     )
     played = move_from_label(board, int(batch["label"][at]), int(batch["promotion"][at]))
-    chosen = move_from_label(board, int(columns["choice"][at]))
+    choice = _describe_choice(board, columns, at, "")
+    if "reference_choice" in columns:
+        choice["reference"] = _describe_choice(board, columns, at, "reference_")
     known = {
         name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")
     }
     return {
         "fen": board.fen(),
         "played": played.uci(),
-        "chosen": chosen.uci(),
-        "played_probability": float(np.exp(-columns["nll"][at])),
-        "chosen_probability": float(columns["choice_probability"][at]),
-        "rank": int(columns["rank"][at]),
+        **choice,
         "game": int(batch["game"][at]),
         "ply": ply,
         **{
             name: None if value == BATCH_SENTINELS[name] else value for name, value in known.items()
         },
         "score": score,
+    }
+
+
+def _describe_choice(board: chess.Board, columns: Columns, at: int, prefix: str) -> dict[str, Any]:
+    """Return a network's first choice in a row, and the rank of the move played."""
+    return {
+        "chosen": move_from_label(board, int(columns[f"{prefix}choice"][at])).uci(),
+        "played_probability": float(np.exp(-columns[f"{prefix}nll"][at])),
+        "chosen_probability": float(columns[f"{prefix}choice_probability"][at]),
+        "rank": int(columns[f"{prefix}rank"][at]),
     }

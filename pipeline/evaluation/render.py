@@ -4,14 +4,15 @@ The page opens from disk and needs neither scripts nor a network connection. Its
 page/.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
-from pipeline.evaluation.measure import SECTIONS
+from pipeline.evaluation.measure import COMPARED_SECTIONS, SECTIONS
 from pipeline.storage.job_folder import REPORT, JobFolder, Kind
 from pipeline.storage.stores import publish, publish_json
 from pipeline.storage.tables import markdown, plain_text, text_table
@@ -34,6 +35,11 @@ SLICED = (
 """Columns of a slice in the text report."""
 UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
 """Tags of a board if its game was not found."""
+
+SHOWN = 3
+"""Number of boards on the first screen of a page."""
+INPUTS = {"elo": "both players' ratings", "clock": "the clock and the time control"}
+"""What a network knows beside the board, by the column that it reads."""
 
 Row = Mapping[str, Any]
 
@@ -87,27 +93,26 @@ def _format_difference(row: Mapping[str, Any], figure: str, scale: float, places
 
 def write_report(result: dict[str, Any], out: Path) -> None:
     """Publish a checkpoint's report as JSON, text and HTML; raises ConfigError."""
-    _publish(result, report_text(result), [result["preset"]], [result], [], out)
+    _publish(result, report_text(result), wrap_report(result), out)
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:
     """Publish the result of `reports` as JSON, text and HTML; raises ConfigError."""
     result = {"common_rule": found["reports"][0]["common_rule"], **found}
-    parts = found["names"], found["reports"], found["differences"]
-    _publish(result, reports_text(found), *parts, out)
+    text = "\n".join((found["headline"], found["compared"], reports_text(found)))
+    _publish(result, text, found, out)
 
 
-def _publish(
-    result: Row,
-    text: str,
-    names: Sequence[str],
-    reports: Sequence[Row],
-    differences: Sequence[Row],
-    out: Path,
-) -> None:
+def wrap_report(report: Row) -> dict[str, Any]:
+    """Return one report in the form of the result of `reports`."""
+    found = {name: report[name] for name in ("headline", "compared")}
+    found |= {"names": [report["name"]], "reports": [report]}
+    return found | {"differences": [], "boards": {}}
+
+
+def _publish(result: Row, text: str, found: Row, out: Path) -> None:
     JobFolder(out, REPORT, ConfigError).check()  # fail before drawing the page
-    page = report_page(names, reports, differences)
-    files = {"report.txt": (text + "\n").encode(), "report.html": page}
+    files = {"report.txt": (text + "\n").encode(), "report.html": report_page(found)}
     publish_result(out, REPORT, "report.json", result, files)
 
 
@@ -150,24 +155,56 @@ def publish_bytes(out: Path, name: str, content: bytes) -> None:
     publish(out, name, 0, lambda target: target.write(content))
 
 
-def report_page(
-    names: Sequence[str], reports: Sequence[Row], differences: Sequence[Row] = ()
-) -> bytes:
-    """Return the HTML page of one report, or of several side by side."""
-    side_by_side = [
-        {**report["details"]["baselines"][0], "name": name}
-        for name, report in zip(names, reports, strict=True)
+def report_page(found: Row) -> bytes:
+    """Return the HTML page of the result of `reports`: the last network comes first."""
+    pairs = list(zip(found["names"], found["reports"], strict=True))
+    networks: dict[str, Row] = dict(pairs[-1:] + pairs[:-1])
+    subject, *others = networks
+    sections = COMPARED_SECTIONS if others else SECTIONS
+    boards = found["boards"] or networks[subject]["details"]["boards"]
+    words = {"name": subject, "reference": found["names"][0]}
+    shown = [
+        [_board(row, sections[section][0].format(**words), **words) for row in rows]
+        for section, rows in boards.items()
+        if section in sections
     ]
-    title = f"{len(names)} checkpoints on the same positions"
-    if len(names) == 1:
-        title = f"Report of {names[0]}"
+    in_turn = [board for column in zip_longest(*shown) for board in column if board is not None]
+    by_rating = {name: report["slices"]["rating"] for name, report in networks.items()}
+    kinds = networks[subject]["slices"]
+    curves = {name: report["details"]["training"] for name, report in networks.items()}
+    curves = {name: entries for name, entries in curves.items() if entries}
     return render(
         "page.html",
-        title=title,
-        side_by_side=side_by_side,
-        differences=differences,
-        pages=[_page(name, report) for name, report in zip(names, reports, strict=True)],
+        title=f"Report of {subject}",
+        found=found,
+        subject=subject,
+        reference=found["names"][0],
+        side_by_side=_side_by_side(found),
+        accuracy=safe(charts.draw_bars(by_rating)),
+        first_boards=in_turn[:SHOWN],
+        boards=in_turn[SHOWN:],
+        by_rating=by_rating,
+        charts=[(kind, *_slice(networks, kind)) for kind in kinds if kind != "rating"],
+        training=safe(charts.draw_training(curves)) if curves else "",
+        pages=[_page(name, report) for name, report in networks.items()],
     )
+
+
+def _side_by_side(found: Row) -> list[dict[str, Any]]:
+    """Return a table row for each network: its figures, and its difference from the first."""
+    gains = [None, *found["differences"]]
+    return [
+        {**report["details"]["baselines"][0], "name": name, "gain": gain}
+        for name, report, gain in zip(found["names"], found["reports"], gains, strict=True)
+    ]
+
+
+def _slice(networks: Mapping[str, Row], kind: str) -> tuple["Markup | str", dict[str, Any]]:
+    """Return the chart of one kind of slice, "" if it has one group, and each network's rows."""
+    groups = {name: report["slices"][kind] for name, report in networks.items()}
+    alone = next(iter(networks.values()))["top1"] if len(networks) == 1 else None
+    is_split = all(len(rows) > 1 for rows in groups.values())
+    return safe(charts.draw_bars(groups, alone)) if is_split else "", groups
 
 
 def render(template: str, **values: Any) -> bytes:
@@ -183,36 +220,25 @@ def safe(svg: str) -> "Markup":
 
 
 def _page(name: str, report: Row) -> dict[str, Any]:
-    """Return the template's values for one report."""
-    more, slices = report["details"], report["slices"]
-    boards = {
-        title: list(map(_board, more["boards"][section]))
-        for section, (title, _, _) in SECTIONS.items()
-    }
-    policy = charts.draw_reliability(more["policy_reliability"], "probability", "share played")
+    """Return the template's values for the section of one network."""
+    more = report["details"]
     before = more["value_reliability_before"]
+    policy = charts.draw_reliability(more["policy_reliability"], "probability", "share played")
     value = charts.draw_reliability(more["value_reliability"], "expected score", "score", before)
+    knows = [words for column, words in INPUTS.items() if column in report["reads"]]
     return {
         "name": name,
         "report": report,
-        "by_rating": safe(charts.draw_accuracy(report)),
-        "training": safe(charts.draw_training(more["training"])) if more["training"] else "",
+        "knows": " and ".join(knows),
         "policy": safe(policy),
         "value": safe(value),
-        "charts": [
-            (kind, safe(charts.draw_bars(rows, report["top1"])), rows)
-            for kind, rows in slices.items()
-            if rows
-        ],
-        "first_boards": [found[0] for found in boards.values() if found],
-        "boards": [(title, found[1:]) for title, found in boards.items()],
     }
 
 
-def _board(row: Row) -> dict[str, Any]:
+def _board(row: Row, title: str, **names: str) -> dict[str, Any]:
     """Return the template's values for one board."""
-    drawing = safe(charts.board_svg(row))
-    return {"svg": drawing, "caption": charts.caption(row), "row": {**UNKNOWN, **row}}
+    drawing, text = safe(charts.board_svg(row)), charts.caption(row, **names)
+    return {"svg": drawing, "title": title, "caption": text, "row": {**UNKNOWN, **row}}
 
 
 @cache

@@ -17,19 +17,23 @@ from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import LATEST, Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import find_keys
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
+from pipeline.evaluation.charts import CURVES
+from pipeline.evaluation.game_texts import add_game_tags
 from pipeline.evaluation.measure import (
     BATCH,
     COLUMNS,
     COMMON_CLOCK,
     COMMON_PLY,
     BoardSelection,
+    compare_boards,
     measure_rows,
 )
 from pipeline.evaluation.measure import Rule as Rule
-from pipeline.samples.shipped import SAMPLE
+from pipeline.samples.shipped import EMBEDDED, SAMPLE
 from pipeline.training.train import count_positions, list_datasets
 
 if TYPE_CHECKING:
@@ -40,8 +44,6 @@ if TYPE_CHECKING:
     from pipeline.evaluation.rating_matrix import BandSample
 
 
-CURVES = ("positions", "top1", "validation_top1")
-"""Training metrics on the page: the x axis, then the curves."""
 PUBLISHED = ("Maia-2", 0.533)
 """A network and its published top-1 on the authors' own human games (docs/benchmarks.md)."""
 
@@ -108,11 +110,11 @@ def _rows_of(
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
     """Measure one checkpoint; takes the options of `reports`, and returns one report.
 
-    It has the sentences `headline` and `compared`, the figures `positions top1 top3 top5
-    cross_entropy legal_mass value_brier` (model/metrics.py), and the interval `top1_low top1_high`,
-    None with too few games. It also has the baselines, `rule` (a description of the counted
-    positions), `common_rule` (the same figures under the usual rule of the literature) and `slices`
-    (figures.slices).
+    It has the network's `name`, the sentences `headline` and `compared`, the figures `positions
+    top1 top3 top5 cross_entropy legal_mass value_brier` (model/metrics.py), and the interval
+    `top1_low top1_high`, None with too few games. It also has the baselines, `rule` (a description
+    of the counted positions), `common_rule` (the same figures under the usual rule of the
+    literature) and `slices` (figures.slices).
 
     `top1_not_in_train` and `top1_in_train` are top-1 on positions that the train split does not and
     does have. `rating_matrix` is a sentence. `details` is shown only on the page. `human_search`
@@ -136,6 +138,10 @@ def reports(
 ) -> dict[str, Any]:
     """Measure checkpoints on the same rows; return `reports`, and `differences` from the first.
 
+    The embedded network is moved to the front, so that others are compared with it. `headline` and
+    `compared` describe the last checkpoint, beside the first if there are several; `boards` are
+    positions on which these two differ.
+
     `against` are datasets whose train splits are searched for the measured positions, by default
     `positions`. Without `players`, ratings and clocks are hidden from networks conditioned on them.
     `rating_rows` is the number of positions per rating band to evaluate under each rating. With
@@ -143,15 +149,17 @@ def reports(
     policy alone (`human_search`). Differences are paired by position, with intervals by games.
     """
     from model.checkpoint import read_card
-    from pipeline.evaluation.figures import paired_difference
+    from pipeline.evaluation.figures import describe_difference, paired_difference
 
     if (positions is None) == (pgn is None):
         raise ConfigError("give either a dataset (positions) or a PGN file to measure on")
     for name, number in (("rating_rows", rating_rows), ("simulations", simulations)):
         if number < 0:
             raise ConfigError(f"{name} must be 0 or more, got {number}")
+    checkpoints = sorted(checkpoints, key=lambda path: path.resolve() != EMBEDDED)
     for path in checkpoints:  # fail before ingest, which takes minutes
         read_card(path)
+    names = _display_names(checkpoints)
     with _rows_of(positions, split, pgn, against, progress) as where:
         measured = [
             _measure(path, where, rule or Rule(), players, rating_rows, simulations, progress)
@@ -162,22 +170,52 @@ def reports(
         if where.train:
             in_train = find_keys(first["key"].to_numpy(), where.train, progress)
         found = [
-            _describe(path, where, one, simulations, in_train)
-            for path, one in zip(checkpoints, measured, strict=True)
+            _describe(path, name, where, one, simulations, in_train)
+            for path, name, one in zip(checkpoints, names, measured, strict=True)
         ]
-    names = _display_names(checkpoints)
-    differences = [
-        {"name": name, "against": names[0], **paired_difference(first, other.table)}
-        for name, other in list(zip(names, measured, strict=True))[1:]
-    ]
-    return {"names": names, "reports": found, "differences": differences}
+        differences = [
+            {"name": name, "against": names[0], **paired_difference(first, other.table)}
+            for name, other in list(zip(names, measured, strict=True))[1:]
+        ]
+        sentences = {name: found[-1][name] for name in ("headline", "compared")}
+        boards: dict[str, Any] = {}
+        if differences:
+            sentences = describe_difference(found[-1], found[0], differences[-1])
+            rows, *_ = _open_rows(where, rule or Rule(), COLUMNS)
+            boards = compare_boards(rows, measured[-1].rule, measured[-1].table, first)
+            boards = add_game_tags(boards, where.dataset.parts[0], where.dumps)
+    return {
+        **sentences,
+        "names": names,
+        "reports": found,
+        "differences": differences,
+        "boards": boards,
+    }
+
+
+def _open_rows(
+    where: _RowSource, rule: Rule, columns: Sequence[str]
+) -> tuple[Iterator[Batch], int, Rule]:
+    """Return batches of the rows to count, their number, and the rule, without a needless limit."""
+    batches = Batches([where.dataset], where.split, batch_size=BATCH, columns=tuple(columns))
+    rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
+    if rows == batches.rows:
+        return batches.read_rows(), rows, replace(rule, limit=0)
+    return batches.sample(rows), rows, rule
 
 
 def _display_names(checkpoints: Sequence[Path]) -> list[str]:
-    """Return each checkpoint's folder name, with the parent folder if the name is not unique."""
+    """Return each checkpoint's folder name, with the parent folder if the name is not unique.
+
+    The embedded network is named as such.
+    """
     plain = [path.resolve().name for path in checkpoints]
     return [
-        name if plain.count(name) == 1 else f"{path.resolve().parent.name}/{name}"
+        "the embedded network"
+        if path.resolve() == EMBEDDED
+        else name
+        if plain.count(name) == 1
+        else f"{path.resolve().parent.name}/{name}"
         for name, path in zip(plain, checkpoints, strict=True)
     ]
 
@@ -262,12 +300,7 @@ def _measure(
     if simulations:
         searched = SearchedRows(find_export(checkpoint) or network, simulations)
     names = (*COLUMNS, *read, *(SEARCHED_COLUMNS if simulations else ()))
-    columns = tuple(dict.fromkeys(names))
-    batches = Batches([where.dataset], where.split, batch_size=BATCH, columns=columns)
-    rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
-    if rows == batches.rows:
-        rule = replace(rule, limit=0)
-    stream = batches.sample(rows) if rule.limit else batches.read_rows()
+    stream, rows, rule = _open_rows(where, rule, list(dict.fromkeys(names)))
     factor = (card.get("calibration") or {}).get("factor")
     table, boards = measure_rows(
         stream, network, rule, rows, players, sample, progress, factor, searched
@@ -285,6 +318,7 @@ def _measure(
 
 def _describe(
     checkpoint: Path,
+    name: str,
     where: _RowSource,
     measured: _Measured,
     simulations: int,
@@ -299,22 +333,21 @@ def _describe(
         page_details,
         slices,
     )
-    from pipeline.evaluation.game_texts import add_game_tags
 
     card, table, rule, matrix = measured.card, measured.table, measured.rule, measured.matrix
     figures, seen = headline(table), _seen_in_training(card, where.dataset, where.split)
     sources = [source["name"] for part in where.dataset.parts for source in part.page["sources"]]
     rated = bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
     is_human = SAMPLE.name not in sources and rated  # self-play has no ratings
-    published = PUBLISHED if is_human else None
     result: dict[str, Any] = {
-        **describe_accuracy(figures, where.words, seen, published),
+        "name": name,
+        "measured_on": where.words,
         **figures,
         "common_rule": _measure_common_rule(table, rule, where.words),
         "rule": rule.describe(where.words),
         "reads": list(measured.reads),
         "seen_in_training": seen,
-        "published": published,
+        "published": PUBLISHED if is_human else None,
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": count_positions(card),
@@ -324,7 +357,7 @@ def _describe(
             **page_details(table),
             "boards": add_game_tags(measured.boards.rows(), where.dataset.parts[0], where.dumps),
             "training": [
-                {name: entry.get(name) for name in CURVES} for entry in read_metrics(checkpoint)
+                {curve: entry.get(curve) for curve in CURVES} for entry in read_metrics(checkpoint)
             ],
         },
     }
@@ -337,4 +370,4 @@ def _describe(
         result["details"]["rating_matrix"] = matrix
     if measured.searched:
         result["human_search"] = {"simulations": simulations, "rows": measured.searched}
-    return result
+    return describe_accuracy(result) | result

@@ -1,4 +1,4 @@
-"""Commands on networks: presets, export, calibrate."""
+"""Commands on networks: presets, runs, export, calibrate."""
 
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -27,6 +27,42 @@ class Presets(Common):
             for row in presets().values()
         ]
         return {"presets": rows, "text": text_table(rows)}
+
+
+@settings(ConfigError)
+class Runs(Common):
+    """List checkpoints, reports and matches, newest first, with their data and results.
+
+    --out draws the training curves of the checkpoints over each other.
+    """
+
+    arguments: ClassVar = {"folders": "[FOLDER]..."}
+    basic: ClassVar = "out"
+
+    folders: tuple[Path, ...] = (Path("datasets"),)
+    """Folders to search, or the checkpoints to compare; by default datasets."""
+    out: Path | None = None
+    """HTML page to write, with the list and the training curves of the newest checkpoints."""
+
+    def run(self) -> dict[str, Any]:
+        """List the runs, and write the page."""
+        from pipeline.evaluation.runs import list_runs, write_runs
+        from pipeline.storage.tables import aligned
+
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise ConfigError(f"{folder} is not a directory: give a folder with results")
+        runs = list_runs(*self.folders)
+        names = ("date", "kind", "path", "data", "length", "headline")
+        lines = [aligned(names, [[run[name] for name in names] for run in runs])]
+        if not runs:
+            lines = ["no checkpoints, reports or matches here: `fianchetto train` makes one"]
+        if self.out is not None:
+            write_runs(runs, self.out)
+            lines.append(f"page: {self.out} (open it in a browser)")
+        elif any(run["kind"] == "checkpoint" for run in runs):
+            lines.append(next_command("runs", *self.folders, "--out", "runs.html"))
+        return {"runs": runs, "text": "\n".join(lines)}
 
 
 @settings(ConfigError)

@@ -79,7 +79,8 @@ class Train(Common):
 class Report(Common):
     """Report how often a checkpoint's first choice is the human move, on games it has not seen.
 
-    Several checkpoints are measured on the same positions and compared with the first.
+    Several checkpoints are measured on the same positions and compared with the first, or with the
+    embedded network if it is among them.
     """
 
     basic: ClassVar = (
@@ -111,7 +112,7 @@ class Report(Common):
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
-        from pipeline.evaluation.render import reports_text, write_report, write_reports
+        from pipeline.evaluation.render import write_report, write_reports
         from pipeline.evaluation.report import reports
         from pipeline.storage.stores import place
 
@@ -132,14 +133,11 @@ class Report(Common):
                 simulations=self.simulations,
                 progress=progress,
             )
-        if len(checkpoints) > 1:
-            if self.out is not None:
-                write_reports(found, self.out)
-            return found | {"text": reports_text(found)}
-        result = dict(found["reports"][0])
+        several = len(checkpoints) > 1
+        result = found if several else found["reports"][0]
         if self.out is not None:
-            write_report(result, self.out)
-        return result | {"text": describe_report(result, checkpoints[0], self.out)}
+            (write_reports if several else write_report)(result, self.out)
+        return {**result, "text": describe_report(found, checkpoints, self.out)}
 
 
 @settings(ConfigError)

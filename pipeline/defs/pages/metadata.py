@@ -142,22 +142,24 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 def _draw_curves(directory: Path) -> Metadata:
     """Draw the training curves of a checkpoint beside those of the most recent others."""
-    from model.training.metrics_log import NAME, draw_curves, read_metrics
+    from model.training.metrics_log import NAME, read_metrics
 
     others = [path.parent for path in directory.parent.glob(f"*/{NAME}")]
     newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)
     shown = [directory, *(path for path in newest if path != directory)][:COMPARED]
-    runs = {path.name.replace("$", r"\$"): read_metrics(path) for path in shown}
+    runs = {path.name: read_metrics(path) for path in shown}
     runs = {name: entries for name, entries in runs.items() if entries}
     if not runs:
         return {}
-    picture = pictures.publish(draw_curves(runs), ".png", "loss and top-1")
+    drawing = charts.draw_training(runs, on_page=False).encode()
+    picture = pictures.publish(drawing, ".svg", "loss and top-1")
     return {"curves": dg.MetadataValue.md(picture)}
 
 
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
     """Return the metadata of a report in `folder`: headline, link, figures and pictures."""
-    chart = charts.draw_accuracy(report, on_page=False).encode()
+    rows = {report["name"]: report["slices"]["rating"]}
+    chart = charts.draw_bars(rows, on_page=False).encode()
     shown = [rows[0] for rows in report["details"]["boards"].values() if rows]
     boards = [(charts.board_svg(row, pictures.BOARD), charts.caption(row)) for row in shown]
     page = f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"

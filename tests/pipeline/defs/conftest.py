@@ -161,7 +161,7 @@ def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do the work of assets and checks in this process, and draw no charts of reports."""
     monkeypatch.setattr(child, "run_child", run_here)
     for name in CHARTS:
-        monkeypatch.setattr(f"pipeline.evaluation.charts.{name}", lambda *_: "")
+        monkeypatch.setattr(f"pipeline.evaluation.charts.{name}", lambda *_, **__: "<svg/>")
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from pipeline.evaluation.calibrate import (
     cross_entropy,
     fit_correction,
 )
-from pipeline.evaluation.render import report_page, report_text
+from pipeline.evaluation.render import report_page, report_text, wrap_report
 from pipeline.evaluation.report import Rule, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -110,8 +110,8 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     assert sum(bands) == total["positions"]
     lost = nll_by_player(network, positions)
     assert total["searched_cross_entropy"] == pytest.approx(lost, abs=2e-3)
-    monkeypatch.setattr(charts, "draw_bars", lambda *_: "")  # they are drawn in test_page.py
-    page = report_page(["network"], [measured]).decode()
+    monkeypatch.setattr(charts, "draw_bars", lambda *_, **__: "")  # they are drawn in test_page.py
+    page = report_page(wrap_report(measured)).decode()
     assert "correction by a search of 8 simulations" in page
     assert f"{100 * total['top1_difference']:+.1f}" in page
     assert "policy corrected by 8 simulations" in report_text(measured)

@@ -11,13 +11,15 @@ from xml.etree import ElementTree
 import chess
 import pytest
 
+from model.network.presets import preset
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import Rule
-from pipeline.evaluation.render import write_report, write_reports
+from pipeline.evaluation.render import report_page, wrap_report, write_report, write_reports
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.conftest import REPOSITORY
+from tests.model.test_checkpoint import make
 from tests.pipeline.datasets import random_game
 
 NETWORK = REPOSITORY / "datasets" / "embedded"
@@ -58,7 +60,7 @@ class Parsed(HTMLParser):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Measure the embedded network twice, as two checkpoints, on the test split of hostile
+    """Measure the embedded network, an untrained one and a copy, on the test split of hostile
     games."""
     folder = tmp_path_factory.mktemp("page")
     dump, positions = folder / "dumps" / "hostile.pgn", folder / "positions" / "games"
@@ -66,7 +68,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     dump.write_text("".join(map(hostile_game, range(40))))
     ingest([str(dump)], positions, IngestConfig(test_share=0.5), workers=1)
     twin = shutil.copytree(NETWORK, folder / "twin")
-    return reports([NETWORK, twin], positions=positions, rule=Rule(limit=80), rating_rows=2)
+    make(folder / "untrained", preset("fianchetto-xs"))
+    networks = [twin, folder / "untrained", NETWORK]
+    return reports(networks, positions=positions, rule=Rule(limit=80), rating_rows=2)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,7 @@ def written(found: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("written")
     write_report(found["reports"][0], folder / "one")
     with pytest.MonkeyPatch.context() as patch:  # the first page has the same charts
-        patch.setattr(charts, "draw_bars", lambda *_: "")
+        patch.setattr(charts, "draw_bars", lambda *_, **__: "")
         write_reports(found, folder / "two")
     return folder
 
@@ -86,13 +90,15 @@ def test_the_page_holds_every_section_and_loads_nothing(
     page, report = Parsed(html), found["reports"][0]
     text = page.text
     assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
-    order = [report["headline"], report["compared"], report["rule"], "Calibration"]
-    order += ["Accuracy by position and move", "Conditioned on a rating"]
+    order = [report["headline"], report["compared"], "Moves found, by the mover's rating"]
+    order += ["Accuracy by position and move", "Calibration", "At each rating", report["rule"]]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
-    assert "the test split of games, which it was not trained on." in report["headline"]
+    assert report["headline"].startswith("The embedded network finds ")
+    assert "of unseen games" in report["headline"]
+    assert "the test split of games" in report["compared"]
+    assert "It knows both players' ratings." in text
     assert "Maia-2 published 53.3 % on its own games" in report["compared"]
-    assert "Maia-2, on its own games" in text, "the chart's line"
     assert len(html) < 3 << 20
     loading = {"script", "iframe", "object", "embed", "link", "img", "base", "form"}
     assert not loading & {tag for tag, _ in page.tags}
@@ -124,19 +130,58 @@ def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
     assert sure == sorted(sure, reverse=True)
 
 
-def test_two_alike_differ_by_nothing(found: dict[str, Any], written: Path) -> None:
+def test_the_comparison_of_the_last_network_is_the_headline(
+    found: dict[str, Any], written: Path
+) -> None:
+    assert found["names"] == ["the embedded network", "twin", "untrained"]
     assert found["reports"][0]["top1_not_in_train"] is not None
-    (difference,) = found["differences"]
-    assert (difference["name"], difference["against"]) == ("twin", "embedded")
-    assert [difference[name] for name in ("top1_difference", "top1_low", "top1_high")] == [0, 0, 0]
+    twin, untrained = found["differences"]
+    assert twin["against"] == "the embedded network"
+    assert [twin[name] for name in ("top1_difference", "top1_low", "top1_high")] == [0, 0, 0]
+    assert (twin["gained"], twin["lost"]) == (0, 0)
+    hits = [round(80 * report["top1"]) for report in found["reports"]]
+    assert untrained["gained"] - untrained["lost"] == hits[2] - hits[0]
+    points = f"{abs(100 * untrained['top1_difference']):.1f} points"
+    assert found["headline"].startswith(f"untrained finds {100 * hits[2] / 80:.1f} % of the moves")
+    assert f"{points} {'fewer' if hits[2] < hits[0] else 'more'} than the" in found["headline"]
+    text = Parsed((written / "two" / "report.html").read_text()).text
+    assert found["headline"] in text
+    assert "Side by side" in text
+    written_json = json.loads((written / "two" / "report.json").read_text())
+    assert written_json["headline"] == found["headline"]
+    lines = (written / "two" / "report.txt").read_text().splitlines()
+    assert lines[0] == found["headline"]
+    assert any(line.startswith("| twin |") for line in lines)
+
+
+def test_boards_of_a_comparison_are_where_one_network_alone_is_right(
+    found: dict[str, Any], written: Path
+) -> None:
+    boards, difference = found["boards"], found["differences"][-1]
+    for section, count in (("found", "gained"), ("missed", "lost")):
+        assert 0 < len(boards[section]) <= min(12, difference[count])
+        for row in boards[section]:
+            found_by = [row["rank"] == 1, row["reference"]["rank"] == 1]
+            assert found_by == ([True, False] if section == "found" else [False, True])
+            for choice in (row, row["reference"]):
+                assert chess.Board(row["fen"]).is_legal(chess.Move.from_uci(choice["chosen"]))
+                assert (choice["chosen"] == row["played"]) == (choice["rank"] == 1)
     page = (written / "two" / "report.html").read_text()
-    assert "Differences, paired on the same positions" in page
-    assert "<figure>" not in page, "a report of one checkpoint has the boards"
-    assert json.loads((written / "two" / "report.json").read_text())["names"] == [
-        "embedded",
-        "twin",
-    ]
-    assert "| twin |" in (written / "two" / "report.txt").read_text()
+    assert page.count("<figure>") == sum(map(len, boards.values()))
+    first = page[: page.index("Side by side")]
+    assert first.count("<figure>") == 3
+    assert "Only untrained expected it" in first
+    assert "Only the embedded network expected it" in first
+
+
+def test_without_boards_there_is_no_caption(found: dict[str, Any]) -> None:
+    report = found["reports"][0]
+    bare = report | {"details": report["details"] | {"boards": {}}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charts, "draw_bars", lambda *_, **__: "")
+        page = report_page(wrap_report(bare)).decode()
+    assert "Arrows:" not in page
+    assert "<figure>" not in page
 
 
 def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
@@ -150,13 +195,18 @@ def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
             "hand_written_top1": 0.3,
         }
     ]
-    svg = charts.draw_bars(rows, 0.3)
-    assert "var(--first)" not in charts.draw_bars(rows, 0.55), "no color within the interval"
-    root = ElementTree.fromstring(svg)
-    assert "a <b> & $x$  (1,234)" in [text for element in root.iter() if (text := element.text)]
-    assert "var(--first)" in svg
+    svg = charts.draw_bars({"one": rows}, 0.3)
+    plain = charts.draw_bars({"one": rows}, 0.55)
+    assert "var(--series-1)" not in plain, "no color within the interval"
+    texts = [text for element in ElementTree.fromstring(svg).iter() if (text := element.text)]
+    assert {"a <b> & $x$", "(1,234)", "50.0"} <= set(texts)
+    assert "0 %" not in texts, "the axis covers the values"
+    assert "var(--series-1)" in svg
     assert "var(--ink)" in svg
-    assert charts.draw_bars(rows, 0.3) == svg, "the same file every day"
+    assert charts.draw_bars({"one": rows}, 0.3) == svg, "the same file every day"
+    both = charts.draw_bars({"one": rows, "two": rows})
+    assert "var(--series-2)" in both
+    assert ">two<" in both, "the legend"
 
 
 def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:
@@ -168,7 +218,7 @@ def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: P
     write_report(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "too few games" in page
-    assert "Conditioned on a rating" not in page
+    assert "At each rating" not in page
     assert "rating_matrix" not in result
     json.loads(
         (tmp_path / "out" / "report.json").read_text(),

@@ -92,7 +92,7 @@ def test_a_training_set_of_one_dataset_is_reported_with_links(pgn: Path, tmp_pat
     ingest([str(dump)], tmp_path / "positions" / "many", IngestConfig(test_share=0.5), workers=1)
     join([tmp_path / "positions" / "many"], tmp_path / "sets" / "one", JoinConfig(hold_out="none"))
     found = report(NETWORK, positions=tmp_path / "sets" / "one", rule=Rule(limit=50))
-    assert "the test split of one" in found["headline"]
+    assert "the test split of one" in found["compared"]
     assert any("link" in row for rows in found["details"]["boards"].values() for row in rows)
 
 
