@@ -36,7 +36,7 @@ from starlette.types import Scope
 from engine.errors import UserError
 from pipeline.board.local_server import HOST, Guard, listen, refuse_foreign
 from pipeline.defs.launchpad.forms import REFERENCE, describe_settings, keep_order
-from pipeline.defs.launchpad.options import FORMS
+from pipeline.defs.launchpad.options import OPTIONS
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -91,7 +91,7 @@ def open_home(instance: dg.DagsterInstance, request: Request) -> Response:
 
 def show_settings(request: Request) -> Response:
     """Return the page that lists the settings of all forms."""
-    return HTMLResponse(describe_settings(FORMS), headers={"Content-Security-Policy": POLICY})
+    return HTMLResponse(describe_settings(OPTIONS), headers={"Content-Security-Policy": POLICY})
 
 
 def main() -> int:

@@ -139,7 +139,7 @@ class StrengthOptions:
     """Games against each opponent."""
 
 
-FORMS = {
+OPTIONS = {
     "positions": PositionsOptions,
     "training_set": TrainingSetOptions,
     "checkpoint": CheckpointOptions,

@@ -13,7 +13,7 @@ from engine.progress import Tick
 from pipeline.dataset.files.columns import FORMS, schema
 from pipeline.defs import first_network, steps
 from pipeline.defs.launchpad.forms import build_options
-from pipeline.defs.launchpad.options import FORMS
+from pipeline.defs.launchpad.options import OPTIONS
 from pipeline.defs.pages.metadata import CODE_VERSION, column_schema, describe_leaderboard
 from pipeline.defs.resources import key_of
 from pipeline.ingest.chunk import ROWS_VERSION
@@ -114,7 +114,7 @@ def test_the_launchpad_is_filled_with_every_default_in_order_of_importance() -> 
     assert list(shown["first_network"].items()) == [
         ("games", "sample"), ("minutes", 5.0), ("start_from_embedded", True), ("report", True),
     ]  # fmt: skip
-    for asset, cls in FORMS.items():
+    for asset, cls in OPTIONS.items():
         form = shown["__ASSET_JOB"]["ops"][asset]["config"]
         assert list(form)[: len(cls.form)] == list(cls.form)
         assert len(cls.form) <= 5

@@ -12,7 +12,7 @@ from model.training.config import TrainConfig
 from pipeline.dataset.join import JoinConfig
 from pipeline.defs.launchpad.forms import describe_settings, list_settings, make_form, read_form
 from pipeline.defs.launchpad.options import (
-    FORMS,
+    OPTIONS,
     CheckpointOptions,
     PositionsOptions,
     ReportOptions,
@@ -53,7 +53,7 @@ def test_given_values_arrive() -> None:
     )
 
 
-@pytest.mark.parametrize("cls", FORMS.values())
+@pytest.mark.parametrize("cls", OPTIONS.values())
 def test_an_untouched_form_is_the_default_and_the_page_lists_every_setting(
     cls: type[Any],
 ) -> None:
@@ -137,7 +137,7 @@ def test_a_runs_free_texts_are_names_of_folders_and_words() -> None:
     for job in definitions().resolve_all_job_defs():
         found |= set(leaves(job.run_config_schema.config_type))
     texts = {path for path, kind in found if kind == "String"}
-    for cls in FORMS.values():  # what `more` takes
+    for cls in OPTIONS.values():  # what `more` takes
         folded = list_settings(cls).items()
         texts |= {tuple(key.split(".")) for key, it in folded if it.item is str and not it.choices}
     assert len(texts) > 15, "the walk has missed the forms"
