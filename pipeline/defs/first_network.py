@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
-from urllib.parse import urlsplit
 
 import dagster as dg
 from pydantic import Field
@@ -32,7 +31,7 @@ from pipeline.defs.resources import SAMPLE, Datasets, key_of, load
 from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
 from pipeline.dumps.fetch import STEM, fetch, month_of
 from pipeline.errors import ConfigError
-from pipeline.storage.http import is_web
+from pipeline.storage.http import file_name, is_web
 
 Events = Iterator[dg.AssetCheckEvaluation | dg.Output[None]]
 SECONDS = 10.0
@@ -58,13 +57,13 @@ class FirstNetworkOptions:
     """Measure the network on games that it was not trained on."""
 
 
-def find_key(games: str) -> str:
+def find_partition(games: str) -> str:
     """Return the partition key of the games. Raises UserError for a file that is no dump."""
     if month_of(f"{STEM}{games}"):
         return f"{STEM}{games}"
     if not is_web(games) and "/" not in games and key_of(Path(games)) is None:
         return games
-    name = urlsplit(games).path if is_web(games) else games
+    name = file_name(games) if is_web(games) else games
     key = key_of(Path(name))
     if key is None:
         raise UserError(f"{name} must be a PGN file: its name ends in .pgn, .pgn.zst, .pgn.gz, ...")
@@ -73,11 +72,11 @@ def find_key(games: str) -> str:
 
 def find_games(context: dg.OpExecutionContext, games: str, datasets: Datasets) -> str:
     """Download the games or link them into datasets/dumps, and return their partition key."""
-    key, folder = find_key(games), datasets.path / "dumps"
+    key, folder = find_partition(games), datasets.path / "dumps"
     file = Path(games).expanduser()
     known = [path.resolve() for path in datasets.dumps().get(key, [])]
     if month_of(key) == games or is_web(games):
-        name = Path(urlsplit(games).path).name if is_web(games) else f"{key}.pgn.zst"
+        name = file_name(games) if is_web(games) else f"{key}.pgn.zst"
         if others := [path for path in known if path.name != name]:
             raise UserError(
                 f"{others[0]} exists and is used as {key}: remove it to download {name}"
@@ -89,6 +88,8 @@ def find_games(context: dg.OpExecutionContext, games: str, datasets: Datasets) -
             raise UserError(f"{known[0]} has the same name as {file}: rename one of them")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / file.name).symlink_to(file.resolve())
+    elif "/" in games and not known:
+        raise UserError(f"there is no file {file}: write its full path")
     datasets.source(key)
     context.instance.add_dynamic_partitions(DUMPS, [key])
     return key
@@ -149,7 +150,7 @@ def get_games(context: dg.OpExecutionContext, config: Config, datasets: Datasets
 @dg.op(pool="processor", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
 def make_positions(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
     """Turn the games into positions, verify them, and hold out games to measure on."""
-    key = find_key(read_form(config).games)
+    key = find_partition(read_form(config).games)
     options = make_form(assets.PositionsOptions)()
     yield from materialize(context, assets.positions, key, datasets, options)
     for check in checks.verify(datasets, key):
@@ -183,8 +184,7 @@ def measure_network(context: dg.OpExecutionContext, config: Config, datasets: Da
 
 @dg.config_mapping
 def configure(config: Config) -> dg.RunConfig:  # type: ignore[valid-type]
-    """Give the form to every op. Raises UserError for invalid values."""
-    read_form(config)
+    """Give the form to every op."""
     steps = (get_games, make_positions, train_network, measure_network)
     quiet = {"console": {"config": {"log_level": "CRITICAL"}}}
     ops = {step.name: {"config": config.model_dump()} for step in steps}

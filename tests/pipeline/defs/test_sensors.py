@@ -161,7 +161,7 @@ def test_games_are_a_month_an_address_a_file_or_a_dump(
         for games, says in (
             (str(other), "has the same name"),
             ("nosuch", "there is no dump 'nosuch'"),
-            (str(tmp_path / "nosuch.pgn"), "there is no dump 'nosuch'"),
+            (str(tmp_path / "nosuch.pgn"), "there is no file"),
             ("/etc/passwd", "must be a PGN file"),
             (f"{server.url}/games", "must be a PGN file"),
             ("2013-02", "it was not kept"),
