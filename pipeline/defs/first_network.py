@@ -234,7 +234,7 @@ def main() -> int:
         except (dg.DagsterExecutionInterruptedError, StoppedError):
             _print("interrupted: run the same command again to resume")
             return 130
-    (report,) = result.asset_materializations_for_node("measure_network")
+    report, _ = result.asset_materializations_for_node("measure_network")
     found = {name: value.value for name, value in report.metadata.items()}
     folder, checkpoint = Path(str(found["path"])), Path(str(found["checkpoint"]))
     _print("\n" + describe_first_run(found, options.dump == SAMPLE, folder, checkpoint))

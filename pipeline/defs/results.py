@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from engine.json_files import parse_json
 from model.card import CARD
 from pipeline.dataset.dataset import TRAINING_SET
 from pipeline.dataset.files.columns import MANIFEST
-from pipeline.defs.jobs import SETTLE_SECONDS, UNFINISHED
+from pipeline.defs.jobs import SETTLE_SECONDS, UNFINISHED, register
 from pipeline.defs.pages.metadata import describe_accuracy, describe_place, link_page
 from pipeline.defs.resources import Datasets
-from pipeline.defs.steps import DUMPS
 from pipeline.evaluation.runs import list_runs
 
 Event = dg.AssetMaterialization | dg.AssetObservation
@@ -51,12 +49,13 @@ def command_line_results(
     seen = set(json.loads(context.cursor or "[]")) & found.keys()
     new = {name: found[name] for name in found.keys() - seen}
     limit = find_quiet_time(context.instance) if new else 0.0
+    register(context.instance, datasets)
     events = []
     for name, (written, asset, file) in sorted(new.items(), key=lambda item: item[1]):
         if written < limit:
             seen.add(name)
             if not is_recorded(context.instance, asset, file.parent, written):
-                events += describe_result(context.instance, datasets, asset, file)
+                events += describe_result(datasets, asset, file)
     names = ", ".join(str(event.metadata["path"].value) for event in events)
     return dg.SensorResult(
         asset_events=events,
@@ -75,53 +74,48 @@ def find_quiet_time(instance: dg.DagsterInstance) -> float:
 
 def is_recorded(instance: dg.DagsterInstance, asset: str, folder: Path, written: float) -> bool:
     """Return whether a folder was materialized after its result was written."""
-    for record in instance.fetch_materializations(dg.AssetKey(asset), limit=1000).records:
-        event = record.asset_materialization
-        if record.timestamp < written:
-            return False
-        if event and "path" in event.metadata and event.metadata["path"].value == str(folder):
-            return True
-    return False
+    records = instance.fetch_materializations(dg.AssetKey(asset), limit=1000).records
+    events = [it.asset_materialization for it in records if it.timestamp >= written]
+    paths = [event.metadata.get("path") for event in events if event]
+    return any(path is not None and path.value == str(folder) for path in paths)
 
 
-def describe_result(
-    instance: dg.DagsterInstance, datasets: Datasets, asset: str, file: Path
-) -> list[Event]:
+def describe_result(datasets: Datasets, asset: str, file: Path) -> list[Event]:
     """Return the event that records a result, or [] if it is unfinished or unreadable.
 
     Positions that belong to no dump and networks that imitate a player are observations: they are
     no partition, and must not become the default input of other assets.
     """
-    folder = file.parent
+    folder, partition = file.parent, None
     try:
-        content = parse_json(file.read_bytes())
-        facts = describe_content(asset, folder, content)
+        facts = describe_content(asset, folder, parse_json(file.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         return []
     if facts is None:
         return []
     facts = {"made_by": "the command line"} | facts | describe_place(folder)
     if asset == "positions" and folder.name in datasets.dumps():
-        instance.add_dynamic_partitions(DUMPS, [folder.name])
-        return [dg.AssetMaterialization(asset, metadata=facts, partition=folder.name)]
-    if asset == "positions" or (folder / "imitation").is_dir():
+        partition = folder.name
+    elif asset == "positions" or (folder / "imitation").is_dir():
         return [dg.AssetObservation(asset, metadata=facts)]
-    return [dg.AssetMaterialization(asset, metadata=facts)]
+    return [dg.AssetMaterialization(asset, metadata=facts, partition=partition)]
 
 
-def describe_content(asset: str, folder: Path, content: Mapping[str, Any]) -> dict[str, Any] | None:
+def describe_content(asset: str, folder: Path, content: Any) -> dict[str, Any] | None:
     """Return a result's figures for the page of its asset; None if it is unfinished."""
-    if asset == "positions":
-        total = content["positions"]["total"]
-        return {"dagster/row_count": total, "games_used": content["games"]["used"]}
-    if asset == "training_set":
-        names = ", ".join(str(entry["name"]) for entry in content["datasets"])
-        return {"dagster/row_count": content["positions"]["train"], "datasets": names}
-    if asset == "checkpoint" and not content["finished"]:
-        return None
+    match asset:
+        case "positions":
+            total, used = content["positions"]["total"], content["games"]["used"]
+            return {"dagster/row_count": total, "games_used": used}
+        case "training_set":
+            return {"dagster/row_count": content["positions"]["train"]}
+        case "checkpoint" if not content["finished"]:
+            return None
     rows = [row for row in list_runs(folder) if row["path"] == str(folder.resolve())]
-    facts = {name: rows[0][name] for name in ("headline", "data", "length")} if rows else None
-    if asset == "accuracy_report" and facts:
+    if not rows:
+        return None
+    facts: dict[str, Any] = {name: rows[0][name] for name in ("headline", "data", "length")}
+    if asset == "accuracy_report":
         first = content.get("reports", [content])[0]
         return describe_accuracy(first) | facts | {"page": link_page(folder)}
     return facts
