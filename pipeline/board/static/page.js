@@ -63,17 +63,29 @@ export async function ask(path, body) {
   }
 }
 
+// Ask a question; return whether the answer is yes.
+export function confirm(question) {
+  const dialog = $("sure");
+  $("question").textContent = question;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => (dialog.onclose = () => resolve(dialog.returnValue === "yes")));
+}
+
 export function say(text, wrong = false) {
   $("status").textContent = text;
   $("status").classList.toggle("bad", wrong);
   return null;
 }
 
-// The game: start position ("" for the standard one), all moves, and the number of moves on the board. Each browser tab has its own.
-export const game = { start: "", moves: [], at: 0, mode: "play", ...JSON.parse(sessionStorage.getItem("game") ?? "{}") };
+// The game: start position ("" for the standard one), all moves, the number of moves on the board, and how the players
+// ended it. Each browser tab has its own.
+const saved = JSON.parse(sessionStorage.getItem("game") ?? "{}");
+export const game = { start: "", moves: [], at: 0, over: "", mode: "play", ...saved };
 export const store = () => sessionStorage.setItem("game", JSON.stringify(game));
 export const shown = () => ({ start: game.start, moves: game.moves, at: game.at, network: $("network").value });
-export const toPgn = async (tags) => (await ask("/api/save", { start: game.start, moves: game.moves, tags }))?.pgn;
+export const toPgn = async (tags, over) =>
+  (await ask("/api/save", { start: game.start, moves: game.moves, tags, over }))?.pgn;
 export const position = {}; // the server's description of the position on the board
 const state = { version: 0 };
 export const newest = () => state.version; // responses for an older version are dropped
@@ -82,8 +94,8 @@ export const onPosition = (listener) => (state.listener = listener);
 // Change the game, show the position and return true. If the server rejects the change, do nothing.
 export async function change(changes) {
   const mine = ++state.version;
-  const { start, moves, at } = { ...game, ...changes };
-  const found = await ask("/api/state", { start, moves, at });
+  const { start, moves, at, over, mode } = { ...game, ...changes };
+  const found = await ask("/api/state", { start, moves, at, over: mode === "play" ? over : "" });
   if (!found || mine !== state.version) return;
   Object.assign(position, found);
   Object.assign(game, changes, { moves: found.moves });
