@@ -68,7 +68,7 @@ def _describe(name: str, place: Path) -> dict[str, Any]:
     """Return what the page shows of a network: what it was trained on, and how well it predicts."""
     card, imitated = _read(place), read_player(place)
     date = datetime.fromtimestamp((place / CARD).stat().st_mtime, UTC).date().isoformat()
-    parts = [name] if card["top1"] is None else [name, f"{card['top1']:.0%}"]
+    parts = [name] if card["top1"] is None else [name, f"{card['top1']:.0%}".replace("%", " %")]
     if imitated is not None:
         parts = [f"imitation of {imitated.names[0]}"]
         parts += [f"{imitated.rating:,}"] if imitated.rating else []

@@ -109,7 +109,8 @@ export class Board {
 
   // Return whether a move ends on a square. Castling may also be made by moving the king onto the rook.
   leadsTo(move, name) {
-    const castles = this.pieces[move.slice(0, 2)]?.endsWith("king") && Math.abs(move.charCodeAt(0) - move.charCodeAt(2)) > 1;
+    const isWide = Math.abs(move.charCodeAt(0) - move.charCodeAt(2)) > 1;
+    const castles = isWide && this.pieces[move.slice(0, 2)]?.endsWith("king");
     return name === move.slice(2, 4) || (castles && name === (move[2] === "g" ? "h" : "a") + move[3]);
   }
 

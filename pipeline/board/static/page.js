@@ -16,13 +16,15 @@ export function dom(tag, attributes = {}, ...children) {
 export const button = (text, onclick) => dom("button", { onclick }, text);
 export const percent = (share) => (share > 0 && share < 0.005 ? "<1 %" : `${Math.round(100 * share)} %`);
 
-export function table(heads, rows) {
+// Make a table that scrolls sideways in a narrow page; of class `left` for one whose words are read, not compared.
+export function table(heads, rows, kind = "") {
   const line = (cells, tag) => dom("tr", {}, ...cells.map((cell) => dom(tag, {}, ...[cell].flat())));
   const body = dom("tbody", {}, ...rows.map((cells) => line(cells, "td")));
-  return dom("div", { class: "wide" }, dom("table", {}, dom("thead", {}, line(heads, "th")), body));
+  return dom("div", { class: `wide ${kind}` }, dom("table", {}, dom("thead", {}, line(heads, "th")), body));
 }
 
-// Draw curves [{values, kind, name}] on a y-axis from 0 to `top`, with `names` on the x-axis and dots [[index, share, kind]].
+// Draw curves [{values, kind, name}] on a y-axis from 0 to `top`, with `names` on the x-axis and dots
+// [[index, share, kind]].
 export function chart(title, curves, top, names, dots = []) {
   const count = curves[0].values.length;
   const x = (index) => 40 + (index / (count - 1)) * 470;
@@ -35,22 +37,46 @@ export function chart(title, curves, top, names, dots = []) {
     const points = values.map((share, index) => `${x(index)} ${y(share)}`);
     const end = y(values.at(-1));
     const hidden = curves.slice(0, place).some((other) => Math.abs(y(other.values.at(-1)) - end) < 11);
-    return [dom("path", { d: `M${points.join("L")}`, class: `curve ${kind}` }), write(514, end + 4, "start", hidden ? "" : name)];
+    const line = dom("path", { d: `M${points.join("L")}`, class: `curve ${kind}` });
+    return [line, write(514, end + 4, "start", hidden ? "" : name)];
   });
   const below = names.map((name, index) => write(x(index), 196, "middle", name));
-  const marks = dots.map(([index, share, kind]) => dom("circle", { cx: x(index), cy: y(share), r: 4.5, class: kind }));
-  return dom("svg", { viewBox: "0 0 560 200", role: "img", "aria-label": title }, ...grid, ...lines, ...below, ...marks);
+  const mark = ([index, share, kind]) => dom("circle", { cx: x(index), cy: y(share), r: 4.5, class: kind });
+  const attributes = { viewBox: "0 0 560 200", role: "img", "aria-label": title };
+  return dom("svg", attributes, ...grid, ...lines, ...below, ...dots.map(mark));
 }
 
 // Send a request; retry every second while the server is unreachable. Throws the server's error text.
-export async function request(path, body) {
-  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+export async function request(path, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  const options = { method: "POST", headers, body: JSON.stringify(body), signal };
   for (;;) {
     const response = await fetch(path, body && options).catch(() => null);
+    if (signal?.aborted) return null;
     $("offline").hidden = Boolean(response);
     if (response?.ok) return response;
     if (response) throw new Error((await response.json()).error);
     await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+}
+
+// Read a stream of JSON objects, one per line, until it ends or `signal` stops it. Throws the server's error text.
+export async function stream(path, body, signal, take) {
+  const response = await request(path, body, signal);
+  const reader = response?.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  try {
+    for (let part = await reader?.read(); part && !part.done && !signal.aborted; part = await reader.read()) {
+      const lines = (text + part.value).split("\n");
+      text = lines.pop();
+      for (const line of lines) {
+        const found = JSON.parse(line);
+        if (found.error) throw new Error(found.error);
+        take(found);
+      }
+    }
+  } catch (error) {
+    if (!signal.aborted) throw error;
   }
 }
 
