@@ -25,10 +25,10 @@ from engine.player import Play
 from model.inference.player import Player
 from pipeline.board import scores
 from pipeline.board.game import GameError, check_game, number_moves, rating_in, read_next
+from pipeline.board.lichess import MAX_GAMES
 from pipeline.board.review import name_game
 from pipeline.storage.tables import aligned
 
-MAX_GAMES = 500
 SIMULATIONS = 24
 """Simulations of each position before and after a suspected mistake."""
 SUSPICION = 0.08

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import urllib3
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline.board.game_reviews import MAX_GAMES
 from pipeline.errors import FetchError
 
 LICHESS = "https://lichess.org"
+MAX_GAMES = 500
 MAX_PGN_BYTES = 8 << 20
-"""Maximum size of a user's games, and of a PGN with many games."""
+"""Maximum number and size of a user's games, and of the games in a review."""
 WAIT_SECONDS, MAX_WAITS = 60, 3
 BLOCK = 1 << 16
 EXPORT = (

@@ -24,7 +24,7 @@ HANGS = (
 """White gives a knight for a pawn, and leaves a bishop to a pawn."""
 MATED = (
     "1. e4 {[%clk 0:01:00]} e5 {[%clk 0:01:00]} 2. Qh5 {[%clk 0:00:50]} Nc6 {[%clk 0:00:09]} "
-    "3. Bc4 {[%clk 0:00:40]} Nf6 {[%clk 0:00:05]} 4. Qxf7# {[%clk 0:00:30]} 1-0\n\n"
+    "3. Bc4 {[%clk 0:00:40]} Nf6 {[%clk 0:00:05]} 4. Qxf7# {[%clk 0:00:30]}"
 )
 
 
