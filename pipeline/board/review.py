@@ -212,8 +212,8 @@ def _pick_moments(rows: Sequence[Row]) -> list[int]:
 
 def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:
     """Return each side's means, a table of predicted and observed figures, and the moments."""
-    heads = ["", "moves", "lost per move", "best moves", "by others of the rating", "blunders"]
-    heads.append("by others of the rating")
+    heads = ["", "moves", "lost per move", "best moves", "others at this rating", "blunders"]
+    heads.append("others at this rating")
     sides, table = {}, [heads]
     for side, rating in ratings.items():
         own = [row for row in rows if row["side"] == side]

@@ -1,6 +1,7 @@
 // Reviews of many games, in the Review tab: the commonest mistakes, openings, and time trouble, with examples to open.
 import { $, button, change, dom, game, percent, stream, table } from "./page.js";
 
+const HEADS = ["opening", "games", "score", "expected", "points per game"];
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const signed = (number) => (number < 0 ? "−" : "+") + Math.abs(number).toFixed(2);
 let header = null;
@@ -51,11 +52,11 @@ function show({ mistakes, openings, time }) {
   $("reviewed").replaceChildren(
     dom("h2", {}, `Games of ${header.player}`), dom("p", { class: "soft" }, header.notes),
     dom("h2", {}, "The commonest mistakes"),
-    table(["mistake, phase", "times", "in games", "lost each", ""], errors, "left"),
+    table(["mistake, phase", "times", "in games", "lost each", ""], errors, "left examples"),
     dom("details", {}, dom("summary", {}, "What these words mean"), dom("p", {}, header.about),
       dom("dl", {}, ...kinds)),
     dom("h2", {}, "Openings against expectation"),
-    openings.length ? table(["opening", "games", "score", "expected", "points per game", ""], lines, "left") : none,
+    openings.length ? table([...HEADS, ""], lines, "left examples") : none,
     dom("h2", {}, "Time trouble"), ...showTime(time),
   );
 }
