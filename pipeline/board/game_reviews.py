@@ -35,6 +35,8 @@ SUSPICION = 0.08
 """Loss by the network's values alone from which on a move is searched."""
 BATCH = 64
 """Positions per batch; the network is free for other requests between batches."""
+MAX_READ = 2 * MAX_GAMES
+"""Games read in search of MAX_GAMES that can be reviewed."""
 WON, PIECE = 0.75, 20
 """Expected score of a won position, and two pawns in tens of centipawns (move features)."""
 OPENING_PLIES, ENDGAME_PIECES = 24, 6
@@ -148,7 +150,9 @@ def review_games(
 def _read_games(text: str) -> tuple[list[chess.pgn.Game], Counter[str]]:
     """Return the games that can be reviewed, and the number of the others by reason."""
     stream, games, skipped = io.StringIO(text.lstrip("\ufeff \n\r\t")), [], Counter[str]()
-    while len(games) < MAX_GAMES and (game := read_next(stream)) is not None:
+    for _ in range(MAX_READ):
+        if len(games) == MAX_GAMES or (game := read_next(stream)) is None:
+            break
         try:
             games.append(check_game(game))
         except GameError as error:

@@ -1,6 +1,6 @@
 // The page: tabs, board, move list, typed moves. Each of the tabs has its own module.
 import { Board } from "./board.js";
-import { $, ask, button, change, dom, game, move, newest, onPosition, position, shown, store } from "./page.js";
+import { $, ask, button, change, dom, game, move, newest, onPosition, position, say, shown, store } from "./page.js";
 import * as asking from "./ask.js";
 import * as playing from "./play.js";
 import * as reviewing from "./review.js";
@@ -74,6 +74,7 @@ document.onkeydown = (event) => {
 };
 $("typed").onsubmit = (event) => {
   event.preventDefault();
+  if (game.mode === "play" && !playing.isMyTurn()) return say("It is not your move here.", true);
   make($("typed-move").value.trim());
   $("typed").reset();
 };
@@ -92,9 +93,11 @@ for (const name of ["bar", "sounds"]) {
 const { networks, stockfish } = await ask("/api/networks");
 $("network").replaceChildren(...networks.map(({ name, label }) => dom("option", { value: name }, label)));
 if (networks.some(({ name }) => name === game.network)) $("network").value = game.network;
+const chosen = () => networks.find(({ name }) => name === $("network").value);
+game.ratings = chosen().ratings;
 // Set the rating to that of the network: an imitation's is the imitated player's.
 $("network").onchange = () => {
-  const network = networks.find(({ name }) => name === $("network").value);
+  const network = chosen();
   game.ratings = network.ratings;
   Object.assign($("rating"), { value: network.rating }).oninput();
   change({ network: network.name });

@@ -49,7 +49,6 @@ function startGame(start) {
 
 // Make a move for the side to move, the user or the network. A rejected move adds no increment.
 export async function make(word) {
-  if (!isAtEnd() || isOver()) return say("Go to the last position of a running game to make a move.", true);
   const side = position.turn;
   if ((await move(word)) && game.clocks) game.clocks[side] += game.clocks.more;
 }
