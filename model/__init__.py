@@ -25,8 +25,10 @@ for _cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(_cache, "128")
 
 
-def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> "Player":
+def load(
+    directory: str | Path, *, device: str = "auto", amp: str = "auto", threads: int = 1
+) -> "Player":
     """Load a checkpoint as a player (model/inference/player.py). Imports torch."""
     from model.inference.player import load as load_player
 
-    return load_player(directory, device=device, amp=amp)
+    return load_player(directory, device=device, amp=amp, threads=threads)

@@ -7,7 +7,7 @@
     player.policies(chess.Board(), [1000, 2000])                     # move probabilities by rating
     player.analyse(chess.Board(), 400).moves[0]                      # the best move by search
 
-Axes: A legal moves, R ratings.
+Axes: A legal moves, B boards, R ratings, W outcomes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,6 +25,7 @@ from engine.errors import UserError
 from engine.player import Conditions, Play, Request, Style
 from engine.player import Player as EnginePlayer
 from engine.player.boards import check_board, parse_playable
+from engine.player.policy import evaluate
 from engine.search import SearchConfig
 from engine.search.human import Aim
 from model.inference.columns import check_conditions
@@ -134,6 +135,19 @@ class Player:
         style = Style(search=SearchConfig(simulations=simulations), evaluates_root=True)
         return self._play(style, [Request(board=board, lines=lines)])[0]
 
+    def analyse_all(self, boards: Sequence[chess.Board], simulations: int) -> list[Play]:
+        """Search several positions together, without ratings; all need a legal move."""
+        if not boards:
+            return []
+        style = Style(search=SearchConfig(simulations=simulations))
+        player = EnginePlayer(self.evaluator, style, searched=self._searched, games=len(boards))
+        return player.play_all([Request(board=one, slot=i) for i, one in enumerate(boards)])
+
+    def expected_scores(self, boards: Sequence[chess.Board]) -> NDArray[np.float64]:
+        """Return win plus half of draw for the side to move, without a search, float64[B]."""
+        _, wdl_BW = evaluate(self._searched, boards, [Conditions()] * len(boards))
+        return (wdl_BW[:, 0] + wdl_BW[:, 1] / 2).astype(np.float64)  # type: ignore[no-any-return]
+
     def _play(self, style: Style, requests: Sequence[Request]) -> list[Play]:
         """Play a move for each request with a new engine player, so that no trees are reused."""
         player = EnginePlayer(self.evaluator, style, searched=self._searched)
@@ -185,7 +199,13 @@ def _read_temperature(value: Any) -> float:
     return float(value)
 
 
-def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> Player:
-    """Load a checkpoint as a player; raises CheckpointError and OnnxError."""
+def load(
+    directory: str | Path, *, device: str = "auto", amp: str = "auto", threads: int = 1
+) -> Player:
+    """Load a checkpoint as a player whose export runs on `threads` cores.
+
+    Raises CheckpointError and OnnxError.
+    """
     network = evaluator(Path(directory), device=device, amp=amp)
-    return Player(network, find_export(Path(directory)) if network.device.type == "cpu" else None)
+    on_cpu = network.device.type == "cpu"
+    return Player(network, find_export(Path(directory), threads=threads) if on_cpu else None)

@@ -12,11 +12,14 @@ from pydantic import Field
 
 from engine.player import Line
 from model.inference.player import Player
-from pipeline.board.game import GameSoFar, number_moves
+from pipeline.board.game import GameSoFar, end_of, number_moves
 from pipeline.board.show import planes_of_view
+from pipeline.board.think_times import draw_seconds
 
 SIMULATIONS = 64
 """Simulations per search."""
+DRAW_MOVE, DRAW_SCORE = 10, 0.5
+"""The network accepts a draw from this move on, if it expects at most this score."""
 
 
 class PlayRequest(GameSoFar):
@@ -28,14 +31,45 @@ class PlayRequest(GameSoFar):
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Seconds left on the network's clock, for networks that read it."""
+    initial: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """Seconds on the clock at the start; None without clocks."""
 
 
 def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
-    """Return the network's move and a sentence that describes it. Raises GameOverError."""
+    """Return the network's move, a sentence about it, and the seconds to think about it.
+
+    Raises GameOverError.
+    """
     board = request.board()
     move, probability = _choose(request, player, board)
-    people = "" if probability is None else f", which {probability:.0%} would play"
-    return {"move": move.uci(), "said": f"It played {board.san(move)}{people}."}
+    who = f"players rated {request.rating}" if reads_ratings(player) else "players"
+    people = "" if probability is None else f", which {probability:.0%} of {who} would play"
+    seconds = 0.0
+    if request.clock is not None and request.initial is not None:
+        random = np.random.default_rng()
+        seconds = draw_seconds(request.initial, board.fullmove_number, request.clock, random)
+    said = f"It played {board.san(move)}{people}."
+    return {"move": move.uci(), "said": said, "seconds": seconds}
+
+
+def expect(board: chess.Board, player: Player) -> float:
+    """Return White's expected score by a search, or the result if the game is over."""
+    if (result := end_of(board)[0]) or not any(board.legal_moves):
+        return {"1-0": 1.0, "0-1": 0.0}.get(result, 0.5)
+    win, draw, _ = player.analyse(board, SIMULATIONS, lines=0).wdl
+    score = win + draw / 2
+    return score if board.turn else 1 - score
+
+
+def consider_draw(request: GameSoFar, player: Player) -> dict[str, Any]:
+    """Answer a draw that the side to move offers: whether the network accepts, and why."""
+    board = request.board()
+    score = expect(board, player)
+    own = 1 - score if board.turn else score
+    accepted = board.fullmove_number >= DRAW_MOVE and own <= DRAW_SCORE
+    rule = f"It accepts from move {DRAW_MOVE} on, if it expects at most {DRAW_SCORE}."
+    said = f"The network declines the draw: it expects {own:.2f} of a point. {rule}"
+    return {"accepted": accepted, "said": "" if accepted else said}
 
 
 def _choose(

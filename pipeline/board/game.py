@@ -1,9 +1,9 @@
 """Parse, validate and describe the game in a request, and write it as PGN."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TextIO
 
 import chess
 import chess.pgn
@@ -13,8 +13,20 @@ from engine.errors import UserError
 from engine.player.boards import parse_playable
 
 MAX_PLIES = 2_000
-TAGS = ("White", "Black", "Result")
-"""Tags that a saved game may have."""
+TAGS = (
+    *("Event", "Site", "Date", "White", "Black", "WhiteElo", "BlackElo", "WhiteType", "BlackType"),
+    *("TimeControl", "Opening", "Style"),
+)
+"""Tags that a saved game may have, besides its result."""
+Over = Literal["", "w resigns", "b resigns", "w time", "b time", "agreed"]
+"""How players ended a game: the side that resigned or ran out of time, or a draw by agreement."""
+REASONS = {
+    chess.Termination.CHECKMATE: "by checkmate",
+    chess.Termination.STALEMATE: "by stalemate",
+    chess.Termination.INSUFFICIENT_MATERIAL: "by insufficient material",
+    chess.Termination.SEVENTYFIVE_MOVES: "by the seventy-five-move rule",
+    chess.Termination.FIVEFOLD_REPETITION: "by fivefold repetition",
+}
 
 
 class GameError(UserError):
@@ -34,6 +46,7 @@ class GameSoFar(BaseModel):
     """Number of moves before the position; None for all."""
     network: str = ""
     """Network to compute with."""
+    over: Over = ""
     tags: dict[str, str] = Field(default_factory=dict)
     """Tags of a game to save."""
 
@@ -65,7 +78,8 @@ def _parse_move(board: chess.Board, word: str) -> chess.Move:
 def describe(game: GameSoFar) -> dict[str, Any]:
     """Describe a position for the page: pieces, legal moves, moves so far, result."""
     whole, board = game.replay(), game.board()
-    ending, king = end_of(board), board.king(board.turn)
+    at_end = len(board.move_stack) == len(whole.move_stack)
+    ending, king = end_of(board, game.over if at_end else "")[1], board.king(board.turn)
     pieces = board.piece_map().items()
     return {
         "pieces": {chess.square_name(square): name_piece(piece) for square, piece in pieces},
@@ -83,22 +97,41 @@ def name_piece(piece: chess.Piece) -> str:
     return f"{chess.COLOR_NAMES[piece.color]} {chess.PIECE_NAMES[piece.piece_type]}"
 
 
-def end_of(board: chess.Board) -> str:
-    """Return the result and its reason, such as `1-0, checkmate`, or "" during the game."""
+def end_of(board: chess.Board, over: Over = "") -> tuple[str, str]:
+    """Return the result and a phrase such as `Black wins on time, 0-1`; "" during the game."""
+    winner, reason = None, ""
     if outcome := board.outcome():
-        return f"{outcome.result()}, {outcome.termination.name.lower().replace('_', ' ')}"
-    if board.is_repetition(3):
-        return "1/2-1/2, threefold repetition"
-    return "1/2-1/2, fifty moves" if board.is_fifty_moves() else ""
+        winner, reason = outcome.winner, REASONS[outcome.termination]
+    elif board.is_repetition(3):
+        reason = "by threefold repetition"
+    elif board.is_fifty_moves():
+        reason = "by the fifty-move rule"
+    elif over == "agreed":
+        reason = "by agreement"
+    elif over:
+        winner, reason = over[0] == "b", "by resignation" if over[2:] == "resigns" else "on time"
+        if over[2:] == "time" and board.has_insufficient_material(winner):
+            reason = f"on time, because {chess.COLOR_NAMES[winner].title()} cannot mate"
+            winner = None
+    if not reason:
+        return "", ""
+    result = "1/2-1/2" if winner is None else "1-0" if winner else "0-1"
+    who = "Draw" if winner is None else f"{chess.COLOR_NAMES[winner].title()} wins"
+    return result, f"{who} {reason}, {result}"
 
 
-def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
+def write_pgn(request: GameSoFar) -> str:
     """Return a game as PGN, with only the tags in TAGS, and without quotes in their values."""
+    board = request.replay()
     game = chess.pgn.Game.from_board(board)
     for name in TAGS:
-        chars = [char for char in tags.get(name, "")[:80] if char.isprintable()]
+        chars = [char for char in request.tags.get(name, "")[:80] if char.isprintable()]
         if value := "".join(chars).translate({ord('"'): None, ord("\\"): None}):
             game.headers[name] = value
+    result, words = end_of(board, request.over)
+    game.headers["Result"] = result or "*"
+    if words:
+        game.headers["Termination"] = words.rpartition(",")[0]
     return f"{game}\n"
 
 
@@ -110,11 +143,21 @@ class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
         self.game.errors.append(error)
 
 
+def read_next(stream: TextIO) -> chess.pgn.Game | None:
+    """Read the next game of a PGN text with its errors; None at the end."""
+    return chess.pgn.read_game(stream, Visitor=_Builder)
+
+
 def read_pgn(text: str) -> chess.pgn.Game:
     """Parse the first game in a text. Raises GameError if there is none or it is invalid."""
-    game = chess.pgn.read_game(io.StringIO(text.lstrip("\ufeff \n\r\t")), Visitor=_Builder)
+    game = read_next(io.StringIO(text.lstrip("\ufeff \n\r\t")))
     if game is None:
         raise GameError("there is no game in this text: paste one in PGN")
+    return check_game(game)
+
+
+def check_game(game: chess.pgn.Game) -> chess.pgn.Game:
+    """Return a game of standard chess with at least one move; raise GameError for others."""
     if game.errors:
         raise GameError(f"the game cannot be read: {game.errors[0]}")
     board = game.board()

@@ -1,11 +1,15 @@
 """The networks that the page offers, by name; each is loaded on first use."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from engine.cores import cores
 from engine.errors import UserError
+from engine.json_files import parse_json
+from engine.search.human import ASSUMED_RATING
 from model.card import CARD, read_player
 from pipeline.samples.shipped import EMBEDDED
 
@@ -15,7 +19,10 @@ if TYPE_CHECKING:
 MAX_LOADED = 2
 """Maximum number of networks in memory; the least recently used is dropped."""
 CHECKPOINTS = Path("datasets/checkpoints")
-"""Folder, below the working directory, whose checkpoints are offered too."""
+"""Folder, below the working directory, whose finished checkpoints are offered too."""
+EMBEDDED_DATA = "rapid 2014-2022, 2026-11-24"
+"""Games and date of the embedded network (datasets/README.md), which its card does not hold."""
+MAX_LABEL_CHARS = 80
 
 
 class Networks:
@@ -26,20 +33,22 @@ class Networks:
         self._players: dict[Path, Player] = {}
 
     def places(self) -> Mapping[str, Path]:
-        """Return each network's folder: the named ones, the embedded one, those in CHECKPOINTS."""
+        """Return each network's folder: the named ones, the embedded one, those in CHECKPOINTS.
+
+        Unfinished runs are left out unless they are named.
+        """
+        finished = [place for place in sorted(CHECKPOINTS.glob("*")) if _read(place)["finished"]]
         found: dict[str, Path] = {}
-        for place in (*self.named, EMBEDDED, *sorted(CHECKPOINTS.glob("*"))):
+        for place in (*self.named, EMBEDDED, *finished):
             known = [path.resolve() for path in found.values()]
             if (place / CARD).is_file() and place.resolve() not in known:
                 name = place.resolve().name
                 found[name if name not in found else str(place)] = place
         return found
 
-    def ratings(self) -> Mapping[str, int]:
-        """Return the imitated player's rating, for each network that has one."""
-        players = {name: read_player(place) for name, place in self.places().items()}
-        ratings = {name: player.rating for name, player in players.items() if player is not None}
-        return {name: rating for name, rating in ratings.items() if rating}
+    def describe(self) -> list[dict[str, Any]]:
+        """Return each network's name, its label, its rating, and whether it reads ratings."""
+        return [_describe(name, place) for name, place in self.places().items()]
 
     def load(self, name: str) -> "Player":
         """Load a network. Raises UserError for an unknown name or an invalid checkpoint."""
@@ -49,6 +58,40 @@ class Networks:
         if place is None:
             raise UserError(f"there is no network {name!r}: choose another one")
         with self._loading:
-            player = self._players.pop(place, None) or model.load(place, device="cpu")
+            player = self._players.pop(place, None)
+            player = player or model.load(place, device="cpu", threads=cores())
             self._players = dict([*self._players.items(), (place, player)][-MAX_LOADED:])
             return player
+
+
+def _describe(name: str, place: Path) -> dict[str, Any]:
+    """Return what the page shows of a network: what it was trained on, and how well it predicts."""
+    card, imitated = _read(place), read_player(place)
+    date = datetime.fromtimestamp((place / CARD).stat().st_mtime, UTC).date().isoformat()
+    parts = [name] if card["top1"] is None else [name, f"{card['top1']:.0%}".replace("%", " %")]
+    if imitated is not None:
+        parts = [f"imitation of {imitated.names[0]}"]
+        parts += [f"{imitated.rating:,}"] if imitated.rating else []
+    parts += [] if card["finished"] else ["unfinished"]
+    parts += [EMBEDDED_DATA] if place == EMBEDDED else [*card["datasets"][:2], date]
+    rating = imitated.rating if imitated is not None else 0
+    return {
+        "name": name,
+        "label": "".join(filter(str.isprintable, ", ".join(parts)))[:MAX_LABEL_CHARS],
+        "rating": rating or ASSUMED_RATING,
+        "ratings": card["ratings"],
+    }
+
+
+def _read(place: Path) -> dict[str, Any]:
+    """Return the fields of a card that the page needs; cards are not trusted."""
+    found: dict[str, Any] = {"finished": False, "top1": None, "datasets": [], "ratings": True}
+    try:
+        card = parse_json((place / CARD).read_bytes())
+        found["finished"] = card["finished"] is True
+        found["ratings"] = card["preset"].get("condition", "none") != "none"
+        found["top1"] = float(card["metrics"]["validation_top1"])
+        found["datasets"] = [str(one["name"]) for one in card["data"]["datasets"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return found  # the fields read so far: an imitation has no metrics
+    return found

@@ -89,19 +89,34 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
         source = "game" if own else "stockfish" if is_installed("stockfish") else "search"
     if source == "game" and not own:
         raise ConfigError("the game has no evaluations ([%eval]): choose another source of scores")
-    tags = {name: text[:MAX_TAG_CHARS] for name, text in game.headers.items() if text.strip("?.*")}
+    tags = _read_tags(game)
     about = [tags.get("Event"), tags.get("Date"), f"scores by {SOURCES[source]}"]
+    for side, other in (("white", "black"), ("black", "white")):
+        if not ratings[side] and ratings[other] and tags.get(f"{side.title()}Type") == "program":
+            ratings[side] = ratings[other]
+            about.append(f"{side} is a program, compared with players rated {ratings[other]}")
     unknown = [side for side in ratings if not ratings[side]]
     about += [f"{side}'s rating is unknown: {ASSUMED_RATING} assumed" for side in unknown]
-    names = f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')}"
     return {
-        "title": f"{names} {tags.get('Result', '')}",
+        "title": name_game(game),
         "about": "; ".join(text for text in about if text),
         "start": game.board().fen(),
         "moves": [move.uci() for move in game.mainline_moves()],
         "ratings": {side: ratings[side] or ASSUMED_RATING for side in ratings},
         "source": source,
     }
+
+
+def _read_tags(game: chess.pgn.Game) -> dict[str, str]:
+    """Return the known tags of a game, shortened."""
+    return {name: text[:MAX_TAG_CHARS] for name, text in game.headers.items() if text.strip("?.*")}
+
+
+def name_game(game: chess.pgn.Game) -> str:
+    """Return a game's players and result."""
+    tags = _read_tags(game)
+    names = f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')}"
+    return f"{names} {tags.get('Result', '')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +145,7 @@ def _score(
     if engine is not None:
         score, move = scores.score_by_stockfish(engine, board)
         return score, move or best
-    first = analysis.moves[0]
-    own = float(first.mate > 0) if first.mate else scores.score_of_value(first.value)
+    own = scores.score_of_play(analysis)
     return own if board.turn else 1 - own, best
 
 
@@ -198,7 +212,8 @@ def _pick_moments(rows: Sequence[Row]) -> list[int]:
 
 def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:
     """Return each side's means, a table of predicted and observed figures, and the moments."""
-    heads = ["", "moves", "lost per move", "best moves", "predicted", "blunders", "predicted"]
+    heads = ["", "moves", "lost per move", "best moves", "others at this rating", "blunders"]
+    heads.append("others at this rating")
     sides, table = {}, [heads]
     for side, rating in ratings.items():
         own = [row for row in rows if row["side"] == side]

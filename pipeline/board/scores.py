@@ -91,6 +91,12 @@ def score_of_value(value: float) -> float:
     return bound((1 + value) / 2)
 
 
+def score_of_play(play: Play) -> float:
+    """Return the mover's expected score by a search; 1 or 0 for a proven mate."""
+    first = play.moves[0]
+    return float(first.mate > 0) if first.mate else score_of_value(first.value)
+
+
 def bound(score: float) -> float:
     """Clip a score to the range of evaluations without a mate, as blunders are measured."""
     most = expected_score(EVAL_LIMIT)

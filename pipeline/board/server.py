@@ -7,7 +7,7 @@ is streamed as one JSON object per line.
 import json
 import logging
 from asyncio import Semaphore
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
 from pathlib import Path
 from threading import Lock
@@ -32,8 +32,10 @@ from starlette.types import Send
 from engine.errors import UserError
 from engine.progress import Stop, never
 from model.inference.player import Player
-from pipeline.board.ask import PlayRequest, answer, ask
+from pipeline.board.ask import PlayRequest, answer, ask, consider_draw, expect
 from pipeline.board.game import GameSoFar, describe, name_piece, write_pgn
+from pipeline.board.game_reviews import GamesRequest, review_games
+from pipeline.board.lichess import MAX_PGN_BYTES, LichessRequest, download
 from pipeline.board.local_server import HOST, Guard, listen
 from pipeline.board.networks import Networks
 from pipeline.board.review import ReviewRequest, review
@@ -66,8 +68,19 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         return run
 
     def offer(_: Request) -> Response:
-        found = {"networks": list(networks.places()), "ratings": networks.ratings()}
-        return JSONResponse({**found, "stockfish": is_installed("stockfish")})
+        found = {"networks": networks.describe(), "stockfish": is_installed("stockfish")}
+        return JSONResponse(found)
+
+    def review_one(body: ReviewRequest) -> Response:
+        steps = review(body, networks.load(body.network), networks.turns)
+        return _stream(steps, places, stop)
+
+    def review_many(body: GamesRequest) -> Response:
+        steps = review_games(body, networks.load(body.network), networks.turns)
+        return _stream(steps, places, stop)
+
+    def fetch_games(body: LichessRequest) -> Response:
+        return _stream(download(body), places, stop)
 
     routes = [
         Route("/", lambda _: FileResponse(STATIC / "index.html")),
@@ -76,10 +89,12 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         _post("/api/state", GameSoFar, describe),
         _post("/api/play", PlayRequest, compute(answer)),
         _post("/api/ask", GameSoFar, compute(ask)),
-        _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body.replay(), body.tags)}),
-        _post(
-            "/api/review", ReviewRequest, lambda body: _stream_review(body, networks, places, stop)
-        ),
+        _post("/api/value", GameSoFar, compute(lambda it, by: {"score": expect(it.board(), by)})),
+        _post("/api/draw", GameSoFar, compute(consider_draw)),
+        _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body)}),
+        _post("/api/review", ReviewRequest, review_one),
+        _post("/api/games", GamesRequest, review_many, MAX_PGN_BYTES + MAX_BODY_BYTES),
+        _post("/api/lichess", LichessRequest, fetch_games),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     # after ClientDisconnect the client no longer reads the answer
@@ -114,13 +129,15 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
+def _post(
+    path: str, form: type[Any], work: Callable[[Any], Any], limit: int = MAX_BODY_BYTES
+) -> Route:
     """Return a route that reads a JSON form and answers with the result of `work`."""
 
     async def handle(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             raise HTTPException(415, "requests must be application/json")
-        data = await _read(request)
+        data = await _read(request, limit)
         try:
             body = form.model_validate_json(data)
         except ValidationError as error:
@@ -133,13 +150,13 @@ def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
     return Route(path, handle, methods=["POST"])
 
 
-async def _read(request: Request) -> bytes:
-    """Return a request's body. Raises HTTPException 413 if it exceeds MAX_BODY_BYTES."""
+async def _read(request: Request, limit: int) -> bytes:
+    """Return a request's body. Raises HTTPException 413 if it exceeds the limit in bytes."""
     data = b""
     async for chunk in request.stream():
         data += chunk
-        if len(data) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the request is longer than {MAX_BODY_BYTES >> 20} MiB")
+        if len(data) > limit:
+            raise HTTPException(413, f"the request is longer than {limit >> 20} MiB")
     return data
 
 
@@ -152,14 +169,12 @@ class _Stream(StreamingResponse):
             await super().stream_response(send)
 
 
-def _stream_review(
-    body: ReviewRequest, networks: Networks, places: Semaphore, stop: Stop
-) -> Response:
-    """Stream a review as one JSON object per line; errors in the game are raised first.
+def _stream(steps: Generator[dict[str, Any]], places: Semaphore, stop: Stop) -> Response:
+    """Stream a review or a download as one JSON object per line; first errors are raised.
 
-    The review and its Stockfish end when the client leaves.
+    It and its Stockfish end when the client leaves.
     """
-    steps, stepping = review(body, networks.load(body.network), networks.turns), Lock()
+    stepping = Lock()
     header = next(steps)
 
     def advance() -> dict[str, Any] | None:

@@ -36,14 +36,15 @@ function drawArrows() {
 function showPeople() {
   const { ratings, curves } = found;
   const rows = curves.map(({ uci, san, share }, index) => {
-    const dot = dom("svg", { viewBox: "0 0 9 9", width: 12 }, dom("circle", { cx: 4, cy: 4, r: 4, class: `c${index}` }));
+    const circle = dom("circle", { cx: 4, cy: 4, r: 4, class: `c${index}` });
+    const dot = dom("svg", { viewBox: "0 0 9 9", width: 12 }, circle);
     return [[dot, button(san, () => move(uci))], ...COLUMNS.map((rating) => percent(share[ratings.indexOf(rating)]))];
   });
   const lines = curves.map(({ san, share }, index) => ({ values: share, kind: `c${index}`, name: san }));
   const top = Math.max(0.1, ...curves.flatMap(({ share }) => share));
   const names = ratings.map((rating) => (rating % 400 === 0 ? String(rating) : ""));
   const drawn = chart("Probability of each move by rating", lines, top, names);
-  $("shares").replaceChildren(table(["Move", ...COLUMNS.map(String)], rows), drawn);
+  $("shares").replaceChildren(table(["Move", ...COLUMNS.map((rating) => `of ${rating}s`)], rows), drawn);
 }
 
 function showSearch() {

@@ -1,51 +1,106 @@
-// The page: tabs, board, move list, typed moves. Each of the three tabs has its own module.
+// The page: tabs, board, move list, typed moves. Each of the tabs has its own module.
 import { Board } from "./board.js";
-import { $, ask, button, change, dom, game, move, onPosition, position } from "./page.js";
+import { $, ask, button, change, dom, game, move, newest, onPosition, position, say, shown, store } from "./page.js";
 import * as asking from "./ask.js";
 import * as playing from "./play.js";
 import * as reviewing from "./review.js";
+import { sound } from "./sound.js";
 
 const modes = { play: playing, ask: asking, review: reviewing };
+const COLORS = { w: "white", b: "black" };
 const make = (word) => (game.mode === "play" ? playing.make(word) : move(word));
 const board = new Board($("board"), $("promotion"), make);
+let counted = game.moves.length; // half-moves when the last sound was made
 
 onPosition(() => {
-  const legal = game.mode !== "play" || playing.isMyTurn() ? position.legal : {};
-  board.show({ ...position, legal, last: game.moves[game.at - 1], flipped: Boolean(game.flipped) });
+  const [playable, premove] = [game.mode !== "play" || playing.isMyTurn(), board.premove];
+  const own = game.mode === "play" && playing.mayPremove() ? COLORS[game.color] : "";
+  const legal = playable ? position.legal : {};
+  board.show({ ...position, legal, own, last: game.moves[game.at - 1], flipped: Boolean(game.flipped) });
   const moves = position.sans.map((san, index) => button(san, () => change({ at: index + 1 })));
   $("moves").replaceChildren(...moves);
   moves[game.at - 1]?.setAttribute("aria-current", "true");
   $("moves").scrollTop = (moves[game.at - 1]?.offsetTop ?? 0) - $("moves").offsetTop - 60;
+  makeSound();
+  showScore();
   modes[game.mode].show(board);
+  const planned = premove && playable && board.resolve(premove);
+  if (planned && game.mode === "play") make(planned);
 });
+
+function makeSound() {
+  const [san, isNew] = [position.sans.at(-1) ?? "", game.moves.length === counted + 1];
+  const kind = san.includes("x") ? "capture" : "move";
+  if (isNew && game.sounds) sound(position.ending ? "end" : position.check ? "check" : kind);
+  counted = game.moves.length;
+}
+
+// Show White's expected score beside the board: the review's, or that of a search.
+async function showScore() {
+  $("score-bar").hidden = !game.bar;
+  if (!game.bar) return;
+  const mine = newest();
+  const score = modes[game.mode].score?.() ?? (await ask("/api/value", shown()))?.score;
+  if (score === undefined || mine !== newest()) return;
+  const text = `White's expected score: ${score.toFixed(2)}`;
+  for (const [name, value] of Object.entries({ "aria-valuenow": score, "aria-valuetext": text, title: text })) {
+    $("score-bar").setAttribute(name, value);
+  }
+  $("score-bar").classList.toggle("flipped", Boolean(game.flipped));
+  $("score-bar").firstElementChild.style.height = `${100 * score}%`;
+}
 
 // In Play, moves on the board belong to the game; in the other tabs, they explore variations.
 function select(mode) {
-  if (game.mode === "play") game.played = { start: game.start, moves: game.moves, at: game.at };
+  if (game.mode === "play") game.played = { start: game.start, moves: game.moves, at: game.at, tags: null };
   for (const name in modes) {
     $(`tab-${name}`).setAttribute("aria-selected", String(name === mode));
     $(name).hidden = name !== mode;
   }
+  document.body.dataset.mode = mode;
   change({ mode, ...(mode === "play" && game.played) });
 }
 
+const goTo = (at) => change({ at: Math.min(Math.max(at, 0), game.moves.length) });
+const KEYS = { ArrowLeft: () => game.at - 1, ArrowRight: () => game.at + 1 };
+Object.assign(KEYS, { ArrowUp: () => 0, Home: () => 0, ArrowDown: () => Infinity, End: () => Infinity });
+document.onkeydown = (event) => {
+  if (event.key === "Tab") $("board").classList.remove("mouse"); // the arrow keys then move the focus on the board
+  const typing = event.target.closest("input, select, textarea, dialog");
+  const taken = typing || event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey;
+  if (taken || !(event.key in KEYS)) return;
+  event.preventDefault();
+  goTo(KEYS[event.key]());
+};
 $("typed").onsubmit = (event) => {
   event.preventDefault();
+  if (game.mode === "play" && !playing.isMyTurn()) return say("It is not your move here.", true);
   make($("typed-move").value.trim());
   $("typed").reset();
 };
-$("go-back").onclick = () => change({ at: Math.max(game.at - 1, 0) });
-$("go-on").onclick = () => change({ at: Math.min(game.at + 1, game.moves.length) });
+$("go-back").onclick = () => goTo(game.at - 1);
+$("go-on").onclick = () => goTo(game.at + 1);
 $("flip").onclick = () => change({ flipped: !game.flipped });
+for (const name of ["bar", "sounds"]) {
+  $(name).checked = Boolean(game[name]);
+  $(name).onchange = () => {
+    game[name] = $(name).checked;
+    store();
+    if (name === "bar") showScore();
+  };
+}
 
-const { networks, ratings, stockfish } = await ask("/api/networks");
-$("network").replaceChildren(...networks.map((name) => dom("option", {}, name)));
-if (networks.includes(game.network)) $("network").value = game.network;
-// For an imitation, set the rating to that of the imitated player.
+const { networks, stockfish } = await ask("/api/networks");
+$("network").replaceChildren(...networks.map(({ name, label }) => dom("option", { value: name }, label)));
+if (networks.some(({ name }) => name === game.network)) $("network").value = game.network;
+const chosen = () => networks.find(({ name }) => name === $("network").value);
+game.ratings = chosen().ratings;
+// Set the rating to that of the network: an imitation's is the imitated player's.
 $("network").onchange = () => {
-  const network = $("network").value;
-  if (ratings[network]) Object.assign($("rating"), { value: ratings[network] }).oninput();
-  change({ network });
+  const network = chosen();
+  game.ratings = network.ratings;
+  Object.assign($("rating"), { value: network.rating }).oninput();
+  change({ network: network.name });
 };
 $("with-stockfish").disabled = !stockfish;
 for (const name in modes) {

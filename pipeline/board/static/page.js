@@ -16,13 +16,15 @@ export function dom(tag, attributes = {}, ...children) {
 export const button = (text, onclick) => dom("button", { onclick }, text);
 export const percent = (share) => (share > 0 && share < 0.005 ? "<1 %" : `${Math.round(100 * share)} %`);
 
-export function table(heads, rows) {
+// Make a table that scrolls sideways in a narrow page; of class `left` for one whose words are read, not compared.
+export function table(heads, rows, kind = "") {
   const line = (cells, tag) => dom("tr", {}, ...cells.map((cell) => dom(tag, {}, ...[cell].flat())));
   const body = dom("tbody", {}, ...rows.map((cells) => line(cells, "td")));
-  return dom("div", { class: "wide" }, dom("table", {}, dom("thead", {}, line(heads, "th")), body));
+  return dom("div", { class: `wide ${kind}` }, dom("table", {}, dom("thead", {}, line(heads, "th")), body));
 }
 
-// Draw curves [{values, kind, name}] on a y-axis from 0 to `top`, with `names` on the x-axis and dots [[index, share, kind]].
+// Draw curves [{values, kind, name}] on a y-axis from 0 to `top`, with `names` on the x-axis and dots
+// [[index, share, kind]].
 export function chart(title, curves, top, names, dots = []) {
   const count = curves[0].values.length;
   const x = (index) => 40 + (index / (count - 1)) * 470;
@@ -35,22 +37,46 @@ export function chart(title, curves, top, names, dots = []) {
     const points = values.map((share, index) => `${x(index)} ${y(share)}`);
     const end = y(values.at(-1));
     const hidden = curves.slice(0, place).some((other) => Math.abs(y(other.values.at(-1)) - end) < 11);
-    return [dom("path", { d: `M${points.join("L")}`, class: `curve ${kind}` }), write(514, end + 4, "start", hidden ? "" : name)];
+    const line = dom("path", { d: `M${points.join("L")}`, class: `curve ${kind}` });
+    return [line, write(514, end + 4, "start", hidden ? "" : name)];
   });
   const below = names.map((name, index) => write(x(index), 196, "middle", name));
-  const marks = dots.map(([index, share, kind]) => dom("circle", { cx: x(index), cy: y(share), r: 4.5, class: kind }));
-  return dom("svg", { viewBox: "0 0 560 200", role: "img", "aria-label": title }, ...grid, ...lines, ...below, ...marks);
+  const mark = ([index, share, kind]) => dom("circle", { cx: x(index), cy: y(share), r: 4.5, class: kind });
+  const attributes = { viewBox: "0 0 560 200", role: "img", "aria-label": title };
+  return dom("svg", attributes, ...grid, ...lines, ...below, ...dots.map(mark));
 }
 
 // Send a request; retry every second while the server is unreachable. Throws the server's error text.
-export async function request(path, body) {
-  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+export async function request(path, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  const options = { method: "POST", headers, body: JSON.stringify(body), signal };
   for (;;) {
     const response = await fetch(path, body && options).catch(() => null);
+    if (signal?.aborted) return null;
     $("offline").hidden = Boolean(response);
     if (response?.ok) return response;
     if (response) throw new Error((await response.json()).error);
     await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+}
+
+// Read a stream of JSON objects, one per line, until it ends or `signal` stops it. Throws the server's error text.
+export async function stream(path, body, signal, take) {
+  const response = await request(path, body, signal);
+  const reader = response?.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  try {
+    for (let part = await reader?.read(); part && !part.done && !signal.aborted; part = await reader.read()) {
+      const lines = (text + part.value).split("\n");
+      text = lines.pop();
+      for (const line of lines) {
+        const found = JSON.parse(line);
+        if (found.error) throw new Error(found.error);
+        take(found);
+      }
+    }
+  } catch (error) {
+    if (!signal.aborted) throw error;
   }
 }
 
@@ -63,17 +89,29 @@ export async function ask(path, body) {
   }
 }
 
+// Ask a question; return whether the answer is yes.
+export function confirm(question) {
+  const dialog = $("sure");
+  $("question").textContent = question;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => (dialog.onclose = () => resolve(dialog.returnValue === "yes")));
+}
+
 export function say(text, wrong = false) {
   $("status").textContent = text;
   $("status").classList.toggle("bad", wrong);
   return null;
 }
 
-// The game: start position ("" for the standard one), all moves, and the number of moves on the board. Each browser tab has its own.
-export const game = { start: "", moves: [], at: 0, mode: "play", ...JSON.parse(sessionStorage.getItem("game") ?? "{}") };
+// The game: start position ("" for the standard one), all moves, the number of moves on the board, and how the players
+// ended it. Each browser tab has its own.
+const saved = JSON.parse(sessionStorage.getItem("game") ?? "{}");
+export const game = { start: "", moves: [], at: 0, over: "", mode: "play", ...saved };
 export const store = () => sessionStorage.setItem("game", JSON.stringify(game));
 export const shown = () => ({ start: game.start, moves: game.moves, at: game.at, network: $("network").value });
-export const toPgn = async (tags) => (await ask("/api/save", { start: game.start, moves: game.moves, tags }))?.pgn;
+export const toPgn = async (tags, over) =>
+  (await ask("/api/save", { start: game.start, moves: game.moves, tags, over }))?.pgn;
 export const position = {}; // the server's description of the position on the board
 const state = { version: 0 };
 export const newest = () => state.version; // responses for an older version are dropped
@@ -82,8 +120,8 @@ export const onPosition = (listener) => (state.listener = listener);
 // Change the game, show the position and return true. If the server rejects the change, do nothing.
 export async function change(changes) {
   const mine = ++state.version;
-  const { start, moves, at } = { ...game, ...changes };
-  const found = await ask("/api/state", { start, moves, at });
+  const { start, moves, at, over, mode } = { ...game, ...changes };
+  const found = await ask("/api/state", { start, moves, at, over: mode === "play" ? over : "" });
   if (!found || mine !== state.version) return;
   Object.assign(position, found);
   Object.assign(game, changes, { moves: found.moves });

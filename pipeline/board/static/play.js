@@ -1,9 +1,15 @@
-// Play tab: the network's moves, rating, style, clocks, taking back and saving.
-import { $, ask, change, game, move, newest, position, say, shown, store, toPgn } from "./page.js";
+// Play tab: the network's moves, rating, style, clocks, draws, resigning, taking back and saving.
+import { $, ask, change, confirm, game, move, newest, position, say, shown, store, toPgn } from "./page.js";
 
-const SETTINGS = ["style", "rating", "color", "clock"];
-const isOver = () => Boolean(position.ending || game.flag);
-export const isMyTurn = () => !isOver() && position.turn === game.color;
+const SETTINGS = ["style", "rating", "color", "clock", "own-rating"];
+const other = (side) => (side === "w" ? "b" : "w");
+const isAtEnd = () => game.at === game.moves.length;
+const turnNow = () => ((game.moves.length - game.at) % 2 ? other(position.turn) : position.turn);
+const isOver = () => Boolean(game.over || (isAtEnd() && position.ending));
+const isRunning = () => !isOver() && game.moves.length > 1;
+const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+export const isMyTurn = () => !isOver() && isAtEnd() && position.turn === game.color;
+export const mayPremove = () => !isOver() && isAtEnd() && position.turn !== game.color;
 let counted = performance.now(); // when the clocks were last counted down
 export function begin() {
   for (const name of SETTINGS) {
@@ -15,24 +21,30 @@ export function begin() {
     };
   }
   readSettings();
-  $("new").onclick = () => startGame("");
+  $("new").onclick = () => askAndStart("");
   $("take-back").onclick = takeBack;
+  $("resign").onclick = resign;
+  $("offer-draw").onclick = offerDraw;
   $("save").onclick = save;
-  $("from-fen").onsubmit = (event) => event.preventDefault() ?? startGame($("fen").value.trim());
+  $("from-fen").onsubmit = (event) => event.preventDefault() ?? askAndStart($("fen").value.trim());
   setInterval(tick, 200);
 }
 
 function readSettings() {
   for (const name of SETTINGS) game[name] = $(name).value;
   $("rating-shown").textContent = game.rating;
-  $("rating-label").hidden = game.style === "strongest";
+  $("rating-label").hidden = game.style === "strongest" || !game.ratings;
   store();
+}
+
+async function askAndStart(start) {
+  if (!isRunning() || (await confirm("A game is running. Throw it away and start a new one?"))) startGame(start);
 }
 
 function startGame(start) {
   const [seconds, more] = game.clock.split("+").map(Number);
-  const clocks = seconds ? { w: seconds, b: seconds, more } : null;
-  change({ start, moves: [], at: 0, flag: "", said: "", clocks, flipped: game.color === "b" });
+  const clocks = seconds ? { w: seconds, b: seconds, more, initial: seconds } : null;
+  change({ start, moves: [], at: 0, over: "", said: "", tags: null, clocks, flipped: game.color === "b" });
 }
 
 // Make a move for the side to move, the user or the network. A rejected move adds no increment.
@@ -44,47 +56,80 @@ export async function make(word) {
 // Called after each change of the position: show whose turn it is, and let the network move.
 export function show() {
   showClocks();
-  if (position.ending) say(`Game over: ${position.ending}.`);
-  else if (game.flag) say(`Game over: ${game.flag === game.color ? "you" : "the network"} ran out of time.`);
-  else if (isMyTurn()) say(`${(game.at === game.moves.length && game.said) || ""} Your move${position.check ? ": check" : ""}.`);
-  else if (game.at < game.moves.length) say("This is an earlier position of the game.");
+  for (const name of ["resign", "offer-draw"]) $(name).disabled = !isRunning();
+  if (isAtEnd() && isOver()) say(`Game over: ${position.ending}.`);
+  else if (!isAtEnd()) say("This is an earlier position of the game: the arrow keys go through it.");
+  else if (isMyTurn()) say(`${game.said || ""} Your move${position.check ? ": check" : ""}.`);
   else answer();
 }
 
 async function answer() {
-  const mine = newest();
+  const [mine, begun] = [newest(), performance.now()];
   say("The network is thinking…");
-  const clock = game.clocks ? Math.round(game.clocks[position.turn]) : null;
-  const found = await ask("/api/play", { ...shown(), style: game.style, rating: Number(game.rating), clock });
-  if (!found || mine !== newest() || game.flag) return;
+  const initial = game.clocks?.initial;
+  const clock = game.clocks ? Math.floor(game.clocks[position.turn]) : null;
+  const settings = { style: game.style, rating: Number(game.rating), clock, initial };
+  const found = await ask("/api/play", { ...shown(), ...settings });
+  if (found?.seconds) await wait(found.seconds - (performance.now() - begun) / 1000);
+  if (!found || mine !== newest() || isOver()) return;
   game.said = found.said;
   make(found.move);
 }
 
 // Go back to the last position with the user to move.
 function takeBack() {
-  const at = game.at - (position.turn === game.color ? 2 : 1);
+  const at = game.moves.length - (turnNow() === game.color ? 2 : 1);
   if (at < 0) return say("There is no move to take back.");
-  change({ moves: game.moves.slice(0, at), at, flag: "", said: "" });
+  change({ moves: game.moves.slice(0, at), at, over: "", said: "" });
+}
+
+const end = (over) => change({ at: game.moves.length, over });
+const resign = async () => (await confirm("Resign this game?")) && isRunning() && end(`${game.color} resigns`);
+
+async function offerDraw() {
+  if (!isMyTurn()) return say("Offer a draw when it is your move.");
+  const mine = newest();
+  const found = await ask("/api/draw", shown());
+  if (!found || mine !== newest()) return;
+  if (found.accepted) end("agreed");
+  else say(`${found.said} Your move.`);
+}
+
+// Return the PGN tags of the game in Play.
+export function describeGame() {
+  const network = $("network").selectedOptions[0].textContent;
+  const style = $("style").selectedOptions[0].textContent;
+  const [mine, its] = game.color === "w" ? ["White", "Black"] : ["Black", "White"];
+  const rated = game.style !== "strongest" && game.ratings;
+  const rating = rated ? game.rating : "";
+  const { initial, more } = game.clocks ?? {};
+  return {
+    Event: "Game against a network, Fianchetto", Site: "this computer",
+    Date: new Date().toISOString().slice(0, 10).replaceAll("-", "."),
+    [mine]: "You", [its]: network, [`${its}Type`]: "program", [`${mine}Type`]: "human",
+    [`${mine}Elo`]: game["own-rating"] || rating, [`${its}Elo`]: rating,
+    TimeControl: initial ? `${initial}+${more}` : "-", Style: style,
+  };
 }
 
 async function save() {
-  const [White, Black] = game.color === "w" ? ["You", $("network").value] : [$("network").value, "You"];
-  const tags = { White, Black, Result: { w: "0-1", b: "1-0" }[game.flag] ?? "" };
-  const pgn = await toPgn(tags);
+  const pgn = await toPgn(describeGame(), game.over);
   if (!pgn) return;
   const href = URL.createObjectURL(new Blob([pgn], { type: "application/x-chess-pgn" }));
-  Object.assign(document.createElement("a"), { href, download: "game.pgn" }).click();
+  const download = `fianchetto-${new Date().toISOString().slice(0, 10)}.pgn`;
+  Object.assign(document.createElement("a"), { href, download }).click();
 }
 
 // Count down the clock of the side to move, starting after the first move.
 function tick() {
   const passed = (performance.now() - counted) / 1000;
   counted = performance.now();
-  if (!game.clocks || game.mode !== "play" || isOver() || !game.at) return;
-  game.clocks[position.turn] = Math.max(game.clocks[position.turn] - passed, 0);
-  game.flag = game.clocks[position.turn] ? "" : position.turn; // set first, so that no later tick repeats the request while the server is unreachable
-  if (game.flag) change({});
+  if (!game.clocks || game.mode !== "play" || isOver() || !game.moves.length) return;
+  const side = turnNow();
+  game.clocks[side] = Math.max(game.clocks[side] - passed, 0);
+  // set first, so that no later tick repeats the request while the server is unreachable
+  game.over = game.clocks[side] ? "" : `${side} time`;
+  if (game.over) end(game.over);
   store();
   showClocks();
 }
@@ -94,6 +139,6 @@ function showClocks() {
     const seconds = Math.ceil(game.clocks?.[side] ?? 0);
     $(id).hidden = !game.clocks || game.mode !== "play";
     $(id).textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
-    $(id).classList.toggle("running", position.turn === side && !isOver());
+    $(id).classList.toggle("running", turnNow() === side && !isOver());
   }
 }

@@ -1,14 +1,58 @@
-// Review tab: each move of a game compared with human play at the players' ratings; the curve, the moments and the moves.
-import { $, button, change, chart, dom, game, percent, request, say, table, toPgn } from "./page.js";
+// Review tab: each move of a game compared with human play at the players' ratings; the curve, the moments, the moves.
+// Several games of one player are reviewed together (games.js).
+import { $, button, change, chart, dom, game, percent, say, stream, table, toPgn } from "./page.js";
+import { arrows, forget, reviewGames } from "./games.js";
+import { describeGame } from "./play.js";
 
+const MAX_TYPED = 200_000; // characters shown in the text field; longer imports are kept beside it
 let header = null; // description of the game, sent before the review
 let [rows, summary] = [[], null]; // one row per move, and the summary
-let started = 0; // number of the latest review
+let running = null; // stops the latest review
+let imported = ""; // a PGN too long for the text field
 const BROKEN = "The review was interrupted: press Review again.";
+const countGames = (pgn) => (pgn.match(/^\s*\[Event /gm) ?? []).length;
 export function begin() {
-  $("pgn-file").onchange = async () => ($("pgn").value = await $("pgn-file").files[0].slice(0, 1 << 20).text());
+  const panel = $("review");
+  $("pgn-file").onchange = () => readFile($("pgn-file").files[0]);
+  panel.ondragover = (event) => event.preventDefault();
+  panel.ondrop = (event) => event.preventDefault() ?? readFile(event.dataTransfer.files[0]);
+  $("pgn").oninput = () => takePgn($("pgn").value);
   $("review-form").onsubmit = (event) => event.preventDefault() ?? run();
-  $("review-this").onclick = async () => ($("pgn").value = (await toPgn({})) ?? "") && run();
+  $("review-this").onclick = reviewThis;
+  $("stop").onclick = () => running?.abort();
+  $("lichess").onsubmit = (event) => event.preventDefault() ?? work(download);
+}
+
+async function readFile(file) {
+  if (file) takePgn(await file.slice(0, 8 << 20).text(), file.name);
+}
+
+// Keep a PGN for the next review, and say how many games it has.
+function takePgn(pgn, name = "") {
+  const count = countGames(pgn);
+  imported = pgn.length > MAX_TYPED ? pgn : "";
+  if (name) $("pgn").value = imported ? "" : pgn;
+  $("many").hidden = count < 2;
+  if (count > 1 || name) showProgress(`${count} games${name && ` in ${name}`}. Press Review.`);
+}
+
+// Review the game on the board, with the tags of the game that was played or opened.
+async function reviewThis() {
+  const played = `${game.moves}` === `${game.played?.moves}` && !game.tags;
+  const pgn = await toPgn(played ? describeGame() : game.tags ?? {}, played ? game.over : "");
+  if (pgn) takePgn(pgn, "the board");
+  if (pgn) run();
+}
+
+async function download(signal) {
+  const [name, parts] = [$("lichess-name").value.trim(), []];
+  await stream("/api/lichess", { name }, signal, ({ pgn, wait }) => {
+    if (pgn) parts.push(pgn);
+    const waiting = `Lichess asks to wait: ${wait} s…`;
+    showProgress(wait ? waiting : `${countGames(parts.join(""))} games of ${name}…`);
+  });
+  $("player-name").value = name;
+  takePgn(parts.join(""), `the download of ${name}`);
 }
 
 function showProgress(text, wrong = false) {
@@ -16,31 +60,38 @@ function showProgress(text, wrong = false) {
   $("progress").classList.toggle("bad", wrong);
 }
 
-// Read the stream of a review: one JSON object per line.
-async function run() {
-  const mine = ++started;
+// Do one piece of work at a time, which the Stop button ends.
+async function work(job) {
+  running?.abort();
+  const mine = (running = new AbortController());
+  $("stop").hidden = false;
+  try {
+    await job(mine.signal);
+  } catch (error) {
+    if (mine === running) showProgress(error instanceof TypeError ? BROKEN : error.message, true);
+  }
+  if (mine !== running) return;
+  if (mine.signal.aborted) showProgress("Stopped.");
+  $("stop").hidden = $("meter").hidden = true;
+}
+
+function run() {
+  const pgn = imported || $("pgn").value;
   [header, rows, summary] = [null, [], null];
+  forget();
   $("reviewed").replaceChildren();
   showProgress("Reading the game…");
-  try {
-    const [white, black] = [$("white"), $("black")].map(({ value }) => Number(value) || null);
-    const settings = { pgn: $("pgn").value, network: $("network").value, source: $("source").value, white, black };
-    const response = await request("/api/review", settings);
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (let part = await reader.read(); !part.done && mine === started; part = await reader.read()) {
-      const lines = (text + part.value).split("\n");
-      text = lines.pop();
-      lines.forEach((line) => take(JSON.parse(line)));
-    }
-    if (mine === started && !summary) throw new Error(BROKEN);
-  } catch (error) {
-    showProgress(error instanceof TypeError ? BROKEN : error.message, true);
-  }
+  return work((signal) => (countGames(pgn) > 1 ? reviewGames(pgn, signal) : reviewOne(pgn, signal)));
+}
+
+async function reviewOne(pgn, signal) {
+  const [white, black] = [$("white"), $("black")].map(({ value }) => Number(value) || null);
+  const settings = { pgn, network: $("network").value, source: $("source").value, white, black };
+  await stream("/api/review", settings, signal, take);
+  if (!summary && !signal.aborted) throw new Error(BROKEN);
 }
 
 function take(part) {
-  if (part.error) throw new Error(part.error);
   header ??= part.header;
   if (part.row) rows.push(part.row);
   summary = part.summary;
@@ -51,37 +102,50 @@ function take(part) {
 const goTo = (index) => change({ start: header.start, moves: header.moves, at: index + 1 });
 const goButton = (index) => button(rows[index].name, () => goTo(index));
 const color = (row) => (row.loss > row.expected_loss ? "bad" : "good");
+const isOnBoard = () => game.start === header.start && `${header.moves}`.startsWith(`${game.moves.slice(0, game.at)}`);
+
+// Return White's score of the position on the board, if it belongs to the review.
+export function score() {
+  if (!summary || !isOnBoard()) return undefined;
+  return game.at ? rows[game.at - 1]?.score : rows[0].before;
+}
 
 // Called after each change of the position: show the last move, with arrows for it and for the best move.
 export function show(board) {
   say("");
-  if (!summary) return;
-  const same = game.start === header.start && `${header.moves}`.startsWith(`${game.moves.slice(0, game.at)}`);
-  const row = same ? rows[game.at - 1] : null;
-  if (row) board.draw([{ uci: row.uci, width: 0.3, kind: row.found ? "c2" : "c1" }, { uci: row.best_uci, width: 0.3, kind: "c2" }]);
+  if (!summary) return board.draw(arrows());
+  const row = isOnBoard() ? rows[game.at - 1] : null;
+  if (row) {
+    const kind = row.found ? "c2" : "c1";
+    board.draw([{ uci: row.uci, width: 0.3, kind }, { uci: row.best_uci, width: 0.3, kind: "c2" }]);
+  }
   const why = (index) => dom("span", { class: color(rows[index]) }, ` ${rows[index].why}`);
   const moments = summary.moments.map((index) => dom("li", {}, goButton(index), why(index)));
+  const { white, black } = header.ratings;
   $("reviewed").replaceChildren(
     dom("h2", {}, header.title), dom("p", { class: "soft" }, header.about), drawCurve(),
     dom("p", { id: "about-move" }, row?.text ?? "Choose a move."),
     dom("h2", {}, "Key moments"), dom("ol", {}, ...moments), moments.length ? "" : "No move stands out.",
     dom("h2", {}, "Both sides"), table(summary.table[0], summary.table.slice(1)),
-    dom("h2", {}, "All moves"), listRows(row),
+    dom("h2", {}, "All moves"),
+    dom("p", { class: "soft" }, `Percentages are of players rated ${white} (White's moves) and ${black} (Black's).`),
+    listRows(row),
   );
 }
 
 function listRows(current) {
   const cells = rows.map((row, index) => [
-    goButton(index), row.loss.toFixed(2), percent(row.probability), row.best, percent(row.best_probability), percent(row.risk),
+    goButton(index), row.loss.toFixed(2), percent(row.probability), row.best, percent(row.best_probability),
+    percent(row.risk),
   ]);
-  const all = table(["Move", "loss", "would play it", "best move", "would find it", "risk"], cells);
+  const all = table(["Move", "loss", "players play it", "best move", "players find it", "players blunder"], cells);
   if (current) all.querySelectorAll("tbody tr")[rows.indexOf(current)].setAttribute("aria-current", "true");
   return all;
 }
 
 // Draw White's expected score over the game, with dots for the moments and a ring for the current move.
 function drawCurve() {
-  const values = [rows[0].before, ...rows.map(({ score }) => score)];
+  const values = [rows[0].before, ...rows.map(({ score: after }) => after)];
   const dots = summary.moments.map((index) => [index + 1, rows[index].score, color(rows[index])]);
   dots.push([game.at, values[game.at] ?? 0, "ring"]);
   const names = values.map((_, ply) => (ply && ply % 20 === 0 ? String(ply / 2) : ""));

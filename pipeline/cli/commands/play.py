@@ -17,6 +17,7 @@ from engine.uci.options import Options
 from model.card import CARD, Card, read_player
 from model.settings import settings
 from pipeline.cli.commands.base import Common
+from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
@@ -162,13 +163,19 @@ class Play(Common):
 
 @settings(ConfigError)
 class Review(Common):
-    """Review a game: the score that each move lost, and what players of that rating play."""
+    """Review a game: the score that each move lost, and what players of that rating play.
+
+    With --player, review up to 500 games of one player: the commonest mistakes, the openings
+    compared with what the ratings predict, and time trouble.
+    """
 
     arguments: ClassVar = {"game": "PGN"}
-    basic: ClassVar = "checkpoint scores"
+    basic: ClassVar = "player checkpoint scores"
 
     game: Path
-    """PGN file; its first game is reviewed."""
+    """PGN file; without --player, its first game is reviewed."""
+    player: str = ""
+    """Player whose games in the file are all reviewed, as named in the tags."""
     checkpoint: Path = EMBEDDED
     """Directory of the checkpoint that predicts human moves."""
     scores: Literal["auto", "game", "stockfish", "search"] = "auto"
@@ -182,6 +189,8 @@ class Review(Common):
         from pipeline.evaluation.game_texts import read_dump
         from pipeline.storage.tables import aligned
 
+        if self.player:
+            return self._review_games()
         pgn = next(read_dump(str(self.game)), b"").decode("utf-8", "replace")
         player = model.load(self.checkpoint, device="cpu")
         first, *steps, last = review(ReviewRequest(pgn=pgn, source=self.scores), player)
@@ -191,3 +200,28 @@ class Review(Common):
         heads, *sides = found["table"]
         lines = [found["title"], found["about"], *moments, aligned(heads, sides)]
         return found | {"text": "\n".join(lines)}
+
+    def _review_games(self) -> dict[str, Any]:
+        """Return the review of all games of a player."""
+        import model
+        from engine.cores import cores
+        from engine.progress import Tick
+        from pipeline.board.game_reviews import GamesRequest, render, review_games
+        from pipeline.board.lichess import MAX_PGN_BYTES
+        from pipeline.evaluation.game_texts import read_dump
+
+        data = b""
+        for block in read_dump(str(self.game)):
+            data += block
+            if len(data) > MAX_PGN_BYTES:
+                raise ConfigError(f"{self.game} is longer than {MAX_PGN_BYTES >> 20} MiB: split it")
+        request = GamesRequest(pgn=data.decode("utf-8", "replace"), name=self.player)
+        network = model.load(self.checkpoint, device="cpu", threads=cores())
+        steps = review_games(request, network)
+        header = next(steps)["header"]
+        summary: dict[str, Any] = {}
+        with bar("review") as progress:
+            for step in steps:
+                progress(Tick(step["done"], step["of"], " games"))
+                summary = step.get("summary", summary)
+        return {**header, **summary, "text": render(header, summary)}

@@ -15,3 +15,18 @@ MATE = 100_000
 EVALS = (15, 30, 30, -60, -60, -50, MATE)
 """Its evaluations before each move, in centipawns of White; a mate is MATE."""
 WITHOUT = "1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0"
+
+TAGS = '[Event "x"]\n[White "{}"]\n[Black "{}"]\n[Result "{}"]\n[TimeControl "60+0"]\n'
+RATED = '[WhiteElo "1500"]\n[BlackElo "1500"]\n[Opening "Open Game: Parham"]\n\n'
+HANGS = (
+    "1. e4 e5 2. Nf3 Nc6 3. Bc4 Nf6 4. Qe2 Be7 5. O-O O-O 6. Nxe5 Nxe5 7. d3 Qe8 8. Bh6 a6 9. a3"
+)
+"""White gives a knight for a pawn, and leaves a bishop to a pawn."""
+MATED = (
+    "1. e4 {[%clk 0:01:00]} e5 {[%clk 0:01:00]} 2. Qh5 {[%clk 0:00:50]} Nc6 {[%clk 0:00:09]} "
+    "3. Bc4 {[%clk 0:00:40]} Nf6 {[%clk 0:00:05]} 4. Qxf7# {[%clk 0:00:30]}"
+)
+
+
+def game(moves: str, white: str, black: str, result: str) -> str:
+    return f"{TAGS.format(white, black, result)}{RATED}{moves} {result}\n\n"

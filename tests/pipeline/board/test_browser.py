@@ -20,12 +20,12 @@ import requests
 import model
 from pipeline.samples.shipped import EMBEDDED
 from tests.conftest import REPOSITORY
-from tests.pipeline.board.games import SHORT
+from tests.pipeline.board.games import HANGS, MATED, SHORT, game
 from tests.pipeline.defs.served.browser import CHROMIUM, FLAGS, MARKS
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = MARKS
 
@@ -144,22 +144,34 @@ def test_a_game_is_clicked_to_its_end_and_saved(browser: "Browser", url: str) ->
     strong = model.load(EMBEDDED, device="cpu")
     with visiting(browser, url) as page:
         page.locator("#rating").fill("800")
-        while "Game over" not in wait_for_turn(page):
+        while "Game over" not in (status := wait_for_turn(page)):
             board = board_of(page)
             make(page, strong.analyse(board, 64, lines=0).moves[0].move)
             page.locator("#moves button").nth(len(board.move_stack)).wait_for()
         board = board_of(page)
         assert board.is_game_over() or board.is_repetition(3) or board.is_fifty_moves()
+        result = re.search(r"Game over: (White wins|Black wins|Draw).*, (1-0|0-1|1/2-1/2)", status)
+        assert result
         assert page.locator("[data-square] img[draggable=true]").count() == 0
         with page.expect_download() as download:
             page.click("#save")
-        game = chess.pgn.read_game(io.StringIO(download.value.path().read_text()))
-        assert game is not None
-        assert game.end().board().fen() == board.fen()
+        saved = chess.pgn.read_game(io.StringIO(download.value.path().read_text()))
+        assert saved is not None
+        assert saved.end().board().fen() == board.fen()
+        assert saved.headers["Result"] == result[2]
+        assert (saved.headers["WhiteElo"], saved.headers["BlackElo"]) == ("800", "800")
+        page.keyboard.press("ArrowLeft")
+        page.locator("#status", has_text="earlier position").wait_for()
+        page.keyboard.press("ArrowDown")
+        page.locator("#status", has_text="Game over").wait_for()
         page.click("#take-back")
         page.locator("#status", has_text="Your move").wait_for()
         assert len(moves(page)) < len(board.move_stack)
         page.click("#new")
+        page.click("#sure [value=no]")
+        assert moves(page), "a running game is kept"
+        page.click("#new")
+        page.click("#sure [value=yes]")
         page.locator("#moves button").first.wait_for(state="detached")
         assert pieces(page) == chess.STARTING_FEN.split()[0]
 
@@ -172,10 +184,12 @@ def test_pieces_are_dragged_and_promotions_chosen(browser: "Browser", url: str) 
         assert moves(page)[0] == "Nf3"
         page.fill("#fen", "nonsense")
         page.press("#fen", "Enter")
+        page.click("#sure [value=yes]")
         page.locator("#status.bad").wait_for()
         assert moves(page)[0] == "Nf3"  # what is refused changes nothing
         page.fill("#fen", start)
         page.press("#fen", "Enter")
+        page.click("#sure [value=yes]")
         page.locator("#moves button").first.wait_for(state="detached")
         make(page, chess.Move.from_uci("a7a8r"))
         page.locator("#moves button").first.wait_for()
@@ -265,4 +279,61 @@ def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(
         assert len(asked) <= 12, "one request a second"
         with serving(port):
             page.clock.resume()
-            page.locator("#status", has_text="you ran out of time").wait_for()
+            page.locator("#status", has_text="Black wins on time, 0-1").wait_for()
+
+
+def test_castling_premoves_resigning_and_the_evaluation_bar(browser: "Browser", url: str) -> None:
+    with visiting(browser, url, reduced_motion="reduce") as page:
+        page.fill("#fen", "k7/8/8/8/8/8/P7/4K2R w K - 0 1")
+        page.press("#fen", "Enter")
+        page.check("#bar")
+        page.locator("#score-bar[aria-valuenow]").wait_for()
+        # hold the network's answer back, so that there is time for a premove
+        page.route("**/api/play", lambda route: hold.append(route))
+        hold: list[Route] = []
+        page.click("[data-square=e1]")
+        page.click("[data-square=h1].target")
+        page.locator("#status", has_text="thinking").wait_for()
+        page.click("[data-square=a2]")
+        page.click("[data-square=a4]")
+        assert page.locator(".premove").count() == 2
+        until(lambda: hold)
+        page.unroute("**/api/play")
+        hold[0].continue_()
+        page.locator("#moves button").nth(3).wait_for()
+        assert moves(page)[0] == "O-O"
+        assert moves(page)[2] == "a4"
+        assert float(page.get_attribute("#score-bar", "aria-valuenow") or 0) > 0.5
+        page.click("#resign")
+        page.click("#sure [value=yes]")
+        page.locator("#status", has_text="Black wins by resignation, 0-1").wait_for()
+
+
+def test_many_games_are_reviewed_stopped_and_opened(browser: "Browser", url: str) -> None:
+    games = game(HANGS, "me", "<b>you</b>", "0-1") + game(MATED, "a", "me", "1-0") * 20
+    with visiting(browser, url) as page:
+        page.click("#tab-review")
+        file = {"name": "games.pgn", "mimeType": "text/plain", "buffer": games.encode()}
+        page.set_input_files("#pgn-file", [file])
+        page.locator("#progress", has_text="21 games in games.pgn").wait_for()
+        page.fill("#player-name", "ME")
+        page.click("#review-form .main")
+        page.locator("#stop:visible").wait_for()
+        page.locator("#progress", has_text="Reviewed 21 of 21 games").wait_for()
+        page.locator("#stop").wait_for(state="hidden")
+        page.locator("td summary", has_text="5 examples").first.click()
+        page.locator("td li button").first.click()
+        page.locator("#board svg path.c1").wait_for()
+        assert page.locator("#reviewed b").count() == 0
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.evaluate("scrollTo(0, document.body.scrollHeight)")
+            assert page.locator("#board").is_visible()
+            box = page.locator("#board").bounding_box()
+            assert box is not None
+            assert box["y"] >= 0
+            assert box["y"] + box["height"] <= 900
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.click("#review-form .main")
+        page.click("#stop")
+        page.locator("#progress", has_text="Stopped").wait_for()

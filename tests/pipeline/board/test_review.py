@@ -110,7 +110,7 @@ def test_the_command_prints_what_the_page_shows(
     assert black["risk"] == pytest.approx(
         np.mean([row["risk"] for row in rows if row["side"] == "black"])
     )
-    assert "predicted" in found["text"]
+    assert "others at this rating" in found["text"]
     assert "3... Nf6: lost 0.52" in found["text"]
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from starlette.testclient import TestClient
 import model
 from pipeline.board.networks import Networks
 from pipeline.board.server import MAX_BODY_BYTES, make_app
+from pipeline.board.think_times import draw_seconds
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.board.games import SHORT, WITHOUT
 
@@ -55,11 +57,11 @@ def test_a_position_is_described_as_python_chess_knows_it(client: TestClient) ->
 @pytest.mark.parametrize(
     ("start", "moves", "ending"),
     [
-        ("", ["f3", "e5", "g4", "Qh4"], "0-1, checkmate"),
-        ("7k/8/6Q1/8/8/8/8/K7 b - - 0 1", [], "1/2-1/2, stalemate"),
-        ("", ["Nf3", "Nf6", "Ng1", "Ng8"] * 2, "1/2-1/2, threefold repetition"),
-        ("7k/7p/8/8/8/8/R7/K7 w - - 99 80", ["Ra3"], "1/2-1/2, fifty moves"),
-        ("8/8/4k3/8/8/4K3/8/8 w - - 0 1", [], "1/2-1/2, insufficient material"),
+        ("", ["f3", "e5", "g4", "Qh4"], "Black wins by checkmate, 0-1"),
+        ("7k/8/6Q1/8/8/8/8/K7 b - - 0 1", [], "Draw by stalemate, 1/2-1/2"),
+        ("", ["Nf3", "Nf6", "Ng1", "Ng8"] * 2, "Draw by threefold repetition, 1/2-1/2"),
+        ("7k/7p/8/8/8/8/R7/K7 w - - 99 80", ["Ra3"], "Draw by the fifty-move rule, 1/2-1/2"),
+        ("8/8/4k3/8/8/4K3/8/8 w - - 0 1", [], "Draw by insufficient material, 1/2-1/2"),
     ],
 )
 def test_a_finished_game_says_how_and_has_no_moves(
@@ -67,6 +69,63 @@ def test_a_finished_game_says_how_and_has_no_moves(
 ) -> None:
     found = post(client, "state", start=start, moves=moves)
     assert (found["ending"], found["legal"]) == (ending, {})
+    assert (
+        post(client, "value", network="embedded", start=start, moves=moves)["score"]
+        == {
+            "0-1": 0.0,
+            "1/2": 0.5,
+        }[ending.rpartition(", ")[2][:3]]
+    )
+
+
+BARE = "7k/8/8/8/8/8/R7/K7 w - - 0 1"
+
+
+@pytest.mark.parametrize(
+    ("start", "over", "ending"),
+    [
+        ("", "w time", "Black wins on time, 0-1"),
+        ("", "b resigns", "White wins by resignation, 1-0"),
+        ("", "agreed", "Draw by agreement, 1/2-1/2"),
+        (BARE, "w time", "Draw on time, because Black cannot mate, 1/2-1/2"),
+        (BARE, "b time", "White wins on time, 1-0"),
+    ],
+)
+def test_players_end_games_too(client: TestClient, start: str, over: str, ending: str) -> None:
+    assert post(client, "state", start=start, over=over)["ending"] == ending
+    text = post(client, "save", start=start, over=over)["pgn"]
+    assert f'[Result "{ending.rpartition(", ")[2]}"]' in text
+    if not start:
+        assert post(client, "state", moves=["e4"], at=0, over=over)["ending"] == ""
+
+
+def test_the_king_castles_onto_its_rook(client: TestClient) -> None:
+    start = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
+    assert post(client, "state", start=start, moves=["e1h1", "e8a8"])["moves"] == ["e1g1", "e8c8"]
+
+
+def test_the_network_accepts_a_draw_only_if_it_is_not_better(client: TestClient) -> None:
+    late = " w - - 0 40"
+    offers = {
+        "7k/8/8/8/8/8/5q2/K7" + late: False,  # the network is a queen up
+        "7k/8/8/8/8/8/5Q2/K7" + late: True,
+        "7k/8/8/8/8/8/5Q2/K7 w - - 0 2": False,  # too early
+    }
+    for start, accepted in offers.items():
+        found = post(client, "draw", network="embedded", start=start)
+        assert found["accepted"] == accepted
+        assert accepted or "move 10" in found["said"]
+
+
+def test_the_network_thinks_as_people_do_and_never_too_long(client: TestClient) -> None:
+    game = {"network": "embedded", "moves": ["e4"], "initial": 180}
+    for clock in (180, 20, 1, 0):
+        times = [post(client, "play", clock=clock, **game)["seconds"] for _ in range(5)]
+        assert all(0 <= seconds <= 0.2 * clock for seconds in times)
+    random = np.random.default_rng(0)
+    times = [draw_seconds(180, move, 150, random) for move in (5, 25) for _ in range(500)]
+    assert 0.5 < np.median(times[:500]) < np.median(times[500:]) < 8
+    assert "seconds" in post(client, "play", network="embedded", moves=["e4"])
 
 
 @pytest.mark.parametrize("style", ["policy", "human", "strongest"])
@@ -106,13 +165,15 @@ def test_ask_gives_the_players_own_probabilities_by_rating(client: TestClient) -
 
 
 def test_a_saved_game_is_read_again_by_python_chess(client: TestClient) -> None:
-    tags = {"White": 'Y"ou]\n', "Black": "embedded", "Result": "", "Evil": "x"}
+    tags = {"White": 'Y"ou]\n', "Black": "embedded", "Result": "1-0", "Evil": "x"}
+    tags |= {"WhiteElo": "1500", "Style": "policy"}
     text = post(client, "save", moves=["f3", "e5", "g4", "Qh4"], tags=tags)["pgn"]
     game = chess.pgn.read_game(io.StringIO(text))
     assert game is not None
     assert not game.errors
     assert [move.uci() for move in game.mainline_moves()] == ["f2f3", "e7e5", "g2g4", "d8h4"]
     assert (game.headers["White"], game.headers["Result"]) == ("You]", "0-1")
+    assert (game.headers["WhiteElo"], game.headers["Style"]) == ("1500", "policy")
     assert "Evil" not in game.headers
 
 
@@ -186,7 +247,16 @@ def test_bodies_are_limited_whether_or_not_they_say_their_length(client: TestCli
 def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     page = client.get("/")
     assert "default-src 'self'" in page.headers["content-security-policy"]
-    for name in ("style.css", "main.js", "page.js", "board.js", "play.js", "ask.js", "review.js"):
+    for name in (
+        "style.css",
+        "main.js",
+        "page.js",
+        "board.js",
+        "play.js",
+        "ask.js",
+        "review.js",
+        "games.js",
+    ):
         text = client.get(f"/static/{name}").text
         assert "http" not in text.replace("http://www.w3.org/", "")
     assert client.get("/pieces/white%20knight.svg").headers["content-type"] == "image/svg+xml"
@@ -194,13 +264,37 @@ def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
         assert client.get(path).status_code == 404
 
 
-def test_an_imitation_is_offered_at_the_rating_of_its_person(tmp_path: Path) -> None:
-    for name, rating in (("known", 1878), ("unrated", 0)):
-        player = {"names": ["me"], "rating": rating, "games": 9}
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
-    networks = Networks([tmp_path / "known", tmp_path / "unrated"])
-    with TestClient(make_app(networks), base_url="http://127.0.0.1:8000") as client:
-        found = client.get("/api/networks").json()
-    assert found["networks"][:2] == ["known", "unrated"]
-    assert found["ratings"] == {"known": 1878}
+def test_networks_are_named_by_what_they_are(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    cards = {
+        "me": {"player": {"names": ["me"], "rating": 1850, "games": 9}},
+        "unrated": {"player": {"names": ["me"], "rating": 0, "games": 9}},
+        "trained": {"datasets": [{"name": "2013-01"}]},
+        "running": {},
+        "broken": None,
+    }
+    for name, data in cards.items():
+        folder = tmp_path / "datasets" / "checkpoints" / name
+        folder.mkdir(parents=True)
+        metrics = {"validation_top1": 0.493} if name == "trained" else {}
+        card = {"finished": name != "running", "preset": {"condition": "ratings"}}
+        text = "[" if data is None else json.dumps(card | {"data": data, "metrics": metrics})
+        (folder / "checkpoint.json").write_text(text)
+    with TestClient(make_app(Networks()), base_url="http://127.0.0.1:8000") as client:
+        found = {one["name"]: one for one in client.get("/api/networks").json()["networks"]}
+    assert list(found) == ["embedded", "me", "trained", "unrated"]
+    today = datetime.now(UTC).date().isoformat()
+    assert found["embedded"]["label"].startswith("embedded, 52 %, rapid 2014-2022")
+    assert found["me"]["label"] == f"imitation of me, 1,850, {today}"
+    assert found["trained"]["label"] == f"trained, 49 %, 2013-01, {today}"
+    assert [found[name]["rating"] for name in ("me", "unrated")] == [1850, 1500]
+
+
+def test_a_saved_game_is_reviewed_without_assumptions(client: TestClient) -> None:
+    tags = {"WhiteElo": "1700", "WhiteType": "human", "BlackType": "program"}
+    pgn = post(client, "save", moves=["e4", "e5"], over="b resigns", tags=tags)["pgn"]
+    lines = client.post("/api/review", json={"pgn": pgn, "source": "search", "network": "embedded"})
+    header = json.loads(lines.text.splitlines()[0])["header"]
+    assert header["ratings"] == {"white": 1700, "black": 1700}
+    assert "black is a program" in header["about"]
+    assert "assumed" not in header["about"]
