@@ -128,7 +128,7 @@ def publish_result(
             publish_bytes(out, other, content)
 
 
-def reports_text(found: dict[str, Any]) -> str:
+def reports_text(found: Row) -> str:
     """Return a Markdown table with a row per report, with differences from the first."""
     heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)"
     rows, gains = [], [None, *found["differences"]]
