@@ -149,7 +149,7 @@ def get_games(context: dg.OpExecutionContext, config: Config, datasets: Datasets
 
 @dg.op(pool="processor", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
 def make_positions(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
-    """Turn the games into positions, verify them, and hold out games to measure on."""
+    """Turn the games into positions, and verify them."""
     key = find_partition(read_form(config).games)
     options = make_form(assets.PositionsOptions)()
     yield from materialize(context, assets.positions, key, datasets, options)
@@ -174,7 +174,7 @@ def train_network(context: dg.OpExecutionContext, config: Config, datasets: Data
 
 @dg.op(pool="accelerator", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
 def measure_network(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
-    """Report how often the network finds the move played, and rank it."""
+    """Report how often it finds the move played."""
     if read_form(config).report:
         options = make_form(assets.ReportOptions)()
         yield from materialize(context, assets.accuracy_report, "", datasets, options)

@@ -109,13 +109,11 @@ def describe_content(asset: str, folder: Path, content: Any) -> dict[str, Any] |
             return {"dagster/row_count": total, "games_used": used}
         case "training_set":
             return {"dagster/row_count": content["positions"]["train"]}
-        case "checkpoint" if not content["finished"]:
-            return None
+        case "accuracy_report":
+            first = content.get("reports", [content])[0]
+            headline = {"headline": str(content["headline"])}
+            return describe_accuracy(first) | headline | {"page": link_page(folder)}
     rows = [row for row in list_runs(folder) if row["path"] == str(folder.resolve())]
-    if not rows:
+    if not rows or not content["finished"]:
         return None
-    facts: dict[str, Any] = {name: rows[0][name] for name in ("headline", "data", "length")}
-    if asset == "accuracy_report":
-        first = content.get("reports", [content])[0]
-        return describe_accuracy(first) | facts | {"page": link_page(folder)}
-    return facts
+    return {name: rows[0][name] for name in ("headline", "data", "length")}

@@ -85,7 +85,7 @@ def find_refusal(scope: Scope) -> str:
 def open_home(instance: dg.DagsterInstance, request: Request) -> Response:
     """Redirect to the newest run, or to the form of `first_network` if there is none."""
     runs = instance.get_run_records(limit=1)
-    form = f"/locations/{LOCATION}/jobs/first_network/launchpad"
+    form = f"/locations/{LOCATION}/jobs/first_network/playground"
     return RedirectResponse(f"/runs/{runs[0].dagster_run.run_id}" if runs else form)
 
 

@@ -106,6 +106,7 @@ known dumps."""
 WORDS = {
     *("hold_out", "since", "speeds", "terminations", "until"),  # dates, filters, classes
     *("names", "player"),  # names in the tags of games
+    "preset",  # a key of the table of presets
     "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
     *("log_level", "marker_to_close"),  # of Dagster itself
 }

@@ -26,7 +26,7 @@ def tell_story(page: "Page", server: Server, games: Path, keep: Callable[[str], 
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(server.url, wait_until="domcontentloaded")
     visible(page, "No errors").wait_for()
-    assert page.url.endswith("/jobs/first_network/launchpad")
+    assert page.url.endswith("/jobs/first_network/playground")
     keep("form.png")
     write(page, FORM.format(games=games, minutes=0.2))
     page.locator('button:has-text("Launch Run")').last.click()
