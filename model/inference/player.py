@@ -146,7 +146,8 @@ class Player:
     def expected_scores(self, boards: Sequence[chess.Board]) -> NDArray[np.float64]:
         """Return win plus half of draw for the side to move, without a search, float64[B]."""
         _, wdl_BW = evaluate(self._searched, boards, [Conditions()] * len(boards))
-        return (wdl_BW[:, 0] + wdl_BW[:, 1] / 2).astype(np.float64)  # type: ignore[no-any-return]
+        scores_B: NDArray[np.float64] = (wdl_BW[:, 0] + wdl_BW[:, 1] / 2).astype(np.float64)
+        return scores_B
 
     def _play(self, style: Style, requests: Sequence[Request]) -> list[Play]:
         """Play a move for each request with a new engine player, so that no trees are reused."""

@@ -99,7 +99,8 @@ def name_piece(piece: chess.Piece) -> str:
 
 def end_of(board: chess.Board, over: Over = "") -> tuple[str, str]:
     """Return the result and a phrase such as `Black wins on time, 0-1`; "" during the game."""
-    winner, reason = None, ""
+    reason = ""
+    winner: chess.Color | None = None
     if outcome := board.outcome():
         winner, reason = outcome.winner, REASONS[outcome.termination]
     elif board.is_repetition(3):

@@ -149,7 +149,9 @@ def review_games(
 
 def _read_games(text: str) -> tuple[list[chess.pgn.Game], Counter[str]]:
     """Return the games that can be reviewed, and the number of the others by reason."""
-    stream, games, skipped = io.StringIO(text.lstrip("\ufeff \n\r\t")), [], Counter[str]()
+    stream = io.StringIO(text.lstrip("\ufeff \n\r\t"))
+    games: list[chess.pgn.Game] = []
+    skipped = Counter[str]()
     for _ in range(MAX_READ):
         if len(games) == MAX_GAMES or (game := read_next(stream)) is None:
             break
@@ -204,12 +206,12 @@ def _find_mistakes(
     one: OwnGame, player: Player, turns: AbstractContextManager[Any], totals: Totals
 ) -> list[Row]:
     """Return the player's mistakes in a game, and count the moves by clock."""
-    nodes = [one.game, *one.game.mainline()]
+    nodes: list[chess.pgn.GameNode] = [one.game, *one.game.mainline()]
     boards = [one.game.board()]
-    for node in nodes[1:]:
+    for move in one.game.mainline_moves():
         # the network reads eight moves; repetitions need those since the last pawn move or capture
         boards.append(boards[-1].copy(stack=max(8, boards[-1].halfmove_clock)))
-        boards[-1].push(node.move)
+        boards[-1].push(move)
     has_evals = scores.has_scores(one.game)
     if has_evals:
         white = [scores.score_in_game(node) for node in nodes]
@@ -334,7 +336,8 @@ def _short_of_time(one: OwnGame, nodes: Sequence[chess.pgn.GameNode]) -> dict[in
     clocks: dict[int, float] = {}
     for ply, node in enumerate(nodes):
         with suppress(ValueError):
-            clocks |= {} if (left := node.clock()) is None else {ply: left}
+            if (left := node.clock()) is not None:
+                clocks[ply] = left
     start = one.tag("TimeControl").partition("+")[0]
     initial = float(start) if start.isdecimal() else max(clocks.values(), default=0)
     plies = [ply for ply in range(2, len(nodes)) if nodes[ply].turn() != one.color]

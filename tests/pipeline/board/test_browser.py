@@ -289,8 +289,8 @@ def test_castling_premoves_resigning_and_the_evaluation_bar(browser: "Browser", 
         page.check("#bar")
         page.locator("#score-bar[aria-valuenow]").wait_for()
         # hold the network's answer back, so that there is time for a premove
-        page.route("**/api/play", lambda route: hold.append(route))
         hold: list[Route] = []
+        page.route("**/api/play", hold.append, times=1)
         page.click("[data-square=e1]")
         page.click("[data-square=h1].target")
         page.locator("#status", has_text="thinking").wait_for()
@@ -298,7 +298,6 @@ def test_castling_premoves_resigning_and_the_evaluation_bar(browser: "Browser", 
         page.click("[data-square=a4]")
         assert page.locator(".premove").count() == 2
         until(lambda: hold)
-        page.unroute("**/api/play")
         hold[0].continue_()
         page.locator("#moves button").nth(3).wait_for()
         assert moves(page)[0] == "O-O"
