@@ -41,10 +41,12 @@ def make_book(dataset: Dataset, splits: Sequence[str]) -> Book:
     parts = []
     for rows in _read_early(dataset, splits, "label", "game"):
         key = position_keys(rows["planes"], rows["castling"])
-        parts.append(pl.DataFrame({"key": key, "label": rows["label"], "game": rows["game"]}))
+        columns = {name: rows[name] for name in ("label", "game", "ply")}
+        parts.append(pl.DataFrame({"key": key, **columns}))
     if not parts:
         return Book({}, {})
-    once = pl.concat(parts).unique(["key", "game"], keep="first")
+    # rows are stored in a random order
+    once = pl.concat(parts).sort("game", "ply").unique(["key", "game"], keep="first")
     moves = once.group_by("key", "label").len("games")
     moves = moves.with_columns(total=pl.col("games").sum().over("key"))
     is_main = (pl.col("games") >= MIN_BOOK_SHARE * pl.col("total")) & (
