@@ -30,9 +30,12 @@ function play(move) {
 function result() {
   const now = position(), pieces = [...now.board].filter((piece) => piece && piece < 11);
   const winner = now.black ? "White" : "Black";
-  if (!legalMoves(now).length) return isInCheck(now.board) ? `Checkmate: ${winner} wins.` : "Stalemate: a draw.";
+  if (!legalMoves(now).length) {
+    return isInCheck(now.board) ? `Checkmate: ${winner} wins.` : "Stalemate: a draw.";
+  }
   if (now.halfmove >= 100) return "A draw: fifty moves without a capture or a pawn move.";
-  if (game.positions.filter((one) => keyOf(one) === keyOf(now)).length > 2) return "A draw by repetition.";
+  const times = game.positions.filter((one) => keyOf(one) === keyOf(now)).length;
+  if (times > 2) return "A draw by repetition.";
   const bare = pieces.length === 0 || pieces.length === 1 && [1, 2].includes(pieceType(pieces[0]));
   return bare ? "A draw: neither side can win." : "";
 }
@@ -50,20 +53,26 @@ function answer() {
 
 function choose(square) {
   if (result() || position().black !== game.black) return;
-  const moves = legalMoves(position()).filter((move) => move.from === picked && move.to === square);
-  if (moves.length) return play(moves.find(({promotion}) => promotion === Number(find("promotion").value)) ?? moves[0]);
+  const moves = legalMoves(position()).filter(({from, to}) => from === picked && to === square);
+  const wanted = Number(find("promotion").value);
+  if (moves.length) return play(moves.find(({promotion}) => promotion === wanted) ?? moves[0]);
   picked = position().board[square] % 2 ? square : null;
   show();
 }
 
 function show() {
   const now = position(), turned = now.black !== game.black;  // the board is in the mover's view
-  const last = game.past.at(-1) ?? [], aims = legalMoves(now).filter((move) => move.from === picked);
+  const last = game.past.at(-1) ?? [];
+  const aims = legalMoves(now).filter((move) => move.from === picked);
+  const focused = document.activeElement?.dataset.square;
   find("board").replaceChildren(...Array.from({length: 64}, (_, place) => {
-    const at = place ^ (turned ? 56 : 0) ^ (game.black ? 7 : 0), piece = now.board[at], button = document.createElement("button");
-    const isWhite = piece && Boolean(side(piece)) === now.black, name = nameSquare(at, now.black);
+    const at = place ^ (turned ? 56 : 0) ^ (game.black ? 7 : 0), piece = now.board[at];
+    const button = document.createElement("button");
+    const isWhite = piece && Boolean(side(piece)) === now.black;
+    const name = nameSquare(at, now.black);
     button.textContent = piece ? "♟♞♝♜♛♚"[pieceType(piece)] + "\uFE0E" : "";
-    button.ariaLabel = piece ? `${name}, ${isWhite ? "white" : "black"} ${NAMES[pieceType(piece)]}` : name;
+    const what = piece ? `, ${isWhite ? "white" : "black"} ${NAMES[pieceType(piece)]}` : "";
+    button.ariaLabel = name + what;
     button.className = [(place + (place >> 3)) % 2 ? "dark" : "light", isWhite ? "white" : "black",
       last.includes(at ^ (now.black ? 56 : 0)) ? "last" : "", at === picked ? "picked" : "",
       aims.some(({to}) => to === at) ? "target" : ""].join(" ");
@@ -71,6 +80,7 @@ function show() {
     button.onclick = () => choose(at);
     return button;
   }));
+  if (focused) find("board").querySelector(`[data-square=${focused}]`).focus();
   const turn = now.black === game.black ? "Your move." : "The network thinks.";
   find("status").textContent = result() || (isInCheck(now.board) ? `Check. ${turn}` : turn);
   find("moves").textContent = game.names.join(" ");

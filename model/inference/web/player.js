@@ -1,15 +1,16 @@
 // Chess rules, inputs and forward pass of an exported network; no DOM, so that tests can call it.
 //
 // A board is 64 numbers in the mover's view, square 0 is a8 for White and a1 for Black: 0 is empty,
-// 1 + p is the piece of plane p (own pawn 1, opponent's pawn 2, own knight 3 ... opponent's king 12).
+// 1 + p is the piece of plane p (own pawn 1, opponent's pawn 2, own knight 3 ... their king 12).
 // A position is {board, black, castling: [own K, own Q, opponent's K, Q], ep, halfmove}; a move is
-// {from, to, kind, promotion} with promotion 0 for none, 1 knight .. 4 queen. A label is kind * 64 + from, as in engine/encoding/planes.py.
+// {from, to, kind, promotion} with promotion 0 for none, 1 knight .. 4 queen, and kind a type of
+// move of engine/encoding/planes.py.
 
 const DIRECTIONS = [[0, 1], [1, 1], [1, 0], [1, -1], [0, -1], [-1, -1], [-1, 0], [-1, 1]];
 const KNIGHT = [[1, 2], [2, 1], [2, -1], [1, -2], [-1, -2], [-2, -1], [-2, 1], [-1, 2]];
 const WORTH = [100, 320, 330, 500, 950, 0];  // by pieceType
-const STEPS = Array.from({length: 7}, (_, n) => DIRECTIONS.map(([x, y]) => [x * (n + 1), y * (n + 1)]))
-  .flat().concat(KNIGHT);
+const STEPS = [1, 2, 3, 4, 5, 6, 7].flatMap((n) => DIRECTIONS.map(([x, y]) => [x * n, y * n]));
+STEPS.push(...KNIGHT);
 
 function stepFrom(square, [file, rank]) {
   const col = square % 8 + file, row = (square >> 3) - rank;
@@ -49,15 +50,15 @@ const nameSquare = (square, black) => {
   const at = square ^ (black ? 0 : 56);
   return "abcdefgh"[at % 8] + (1 + (at >> 3));
 };
-const uci = (move, black) =>
-  nameSquare(move.from, black) + nameSquare(move.to, black) + (move.promotion ? "nbrq"[move.promotion - 1] : "");
+const uci = ({from, to, promotion}, black) =>
+  nameSquare(from, black) + nameSquare(to, black) + (promotion ? "nbrq"[promotion - 1] : "");
 
 // The squares that the piece on a square attacks.
 function attacksFrom(board, square) {
   const piece = board[square], kind = pieceType(piece);
   if (kind === 1) return JUMPS[square];
-  const rays = kind === 0 ? pawnRays(side(piece)) : kind === 2 ? [1, 3, 5, 7] : kind === 3 ? [0, 2, 4, 6]
-    : [0, 1, 2, 3, 4, 5, 6, 7];
+  const rays = kind === 0 ? pawnRays(side(piece)) : kind === 2 ? [1, 3, 5, 7]
+    : kind === 3 ? [0, 2, 4, 6] : [0, 1, 2, 3, 4, 5, 6, 7];
   const found = [];
   for (const index of rays) for (const at of RAYS[square][index]) {
     found.push(at);
@@ -85,6 +86,8 @@ function isInCheck(board, who = 0) {
   return leastAttacker(board, board.indexOf(11 + who), 1 - who) >= 0;
 }
 
+const otherSide = (piece) => piece && piece + 1 - 2 * side(piece);
+
 function push(position, {from, to, promotion}) {
   const board = position.board.slice(), piece = board[from], step = to - from;
   if (piece === 1 && to === position.ep) board[to + 8] = 0;
@@ -98,7 +101,7 @@ function push(position, {from, to, promotion}) {
   const keeps = (king, rook) => ![from, to].some((at) => at === king || at === rook);
   const [k, q, K, Q] = position.castling;
   return {
-    board: Int8Array.from(board, (_, at) => { const p = board[at ^ 56]; return p && p + 1 - 2 * side(p); }),
+    board: Int8Array.from(board, (_, at) => otherSide(board[at ^ 56])),
     black: !position.black,
     castling: [K && keeps(4, 7), Q && keeps(4, 0), k && keeps(60, 63), q && keeps(60, 56)],
     ep: piece === 1 && step === -16 ? (from - 8) ^ 56 : -1,
@@ -110,7 +113,8 @@ function legalMoves(position) {
   const {board, castling, ep} = position, moves = [];
   const add = (from, to) => {
     const places = board[from] === 1 && to < 8 ? [4, 3, 2, 1] : [0];
-    for (const promotion of places) moves.push({from, to, promotion, kind: KIND.get(from * 64 + to)});
+    const kind = KIND.get(from * 64 + to);
+    for (const promotion of places) moves.push({from, to, promotion, kind});
   };
   for (let from = 0; from < 64; from++) {
     if (!board[from] || side(board[from])) continue;
@@ -151,8 +155,9 @@ function exchange(start, square, victim, who) {
 function bestExchanges(board, who, excluded = -1) {
   let most = 0, second = 0;
   for (let at = 0; at < 64; at++) {
-    if (!board[at] || side(board[at]) === who || pieceType(board[at]) === 5 || at === excluded) continue;
-    const won = exchange(board, at, WORTH[pieceType(board[at])], who);
+    const kind = pieceType(board[at]);
+    if (!board[at] || side(board[at]) === who || kind === 5 || at === excluded) continue;
+    const won = exchange(board, at, WORTH[kind], who);
     if (won > most) [most, second] = [won, most]; else if (won > second) second = won;
   }
   return [most, second];
@@ -161,12 +166,14 @@ function bestExchanges(board, who, excluded = -1) {
 // Features of a move in tens of centipawns (engine/evaluation/move_features.py).
 function moveFeatures(position, move, stands) {
   const piece = position.board[move.from], child = push(position, move), {board} = child;
-  const target = move.to ^ 56, taken = piece === 1 && move.to === position.ep ? 1 : position.board[move.to];
-  const takes = (taken ? WORTH[pieceType(taken)] : 0) + (move.promotion ? WORTH[4] - WORTH[0] : 0);
+  const target = move.to ^ 56;
+  const taken = piece === 1 && move.to === position.ep ? 1 : position.board[move.to];
+  const promoted = move.promotion ? WORTH[4] - WORTH[0] : 0;
+  const takes = (taken ? WORTH[pieceType(taken)] : 0) + promoted;
   const risks = exchange(board, target, WORTH[pieceType(board[target])], 0);
   const check = isInCheck(board) ? (legalMoves(child).length ? 1 : 2) : 0;
-  const values = [takes, risks, ...bestExchanges(board, 0, target), ...bestExchanges(board, 1), stands];
-  return [...values.map((value) => Math.min(Math.floor(value / 10), 255)), check];
+  const values = [takes, risks, ...bestExchanges(board, 0, target), ...bestExchanges(board, 1)];
+  return [...values, stands].map((value) => Math.min(Math.floor(value / 10), 255)).concat(check);
 }
 
 function encodeFeatures(features) {
@@ -187,14 +194,15 @@ function drawPlanes(position, past) {
     x[at * P + piece - 1] = 1;
     for (const to of attacksFrom(position.board, at)) x[to * P + P - 13 + piece] = 1;
   }
-  past.slice(-8).reverse().forEach((squares, back) => squares.forEach((at, end) => {
-    x[(at ^ (position.black ? 56 : 0)) * P + 13 + 2 * back + end] = 1;
+  past.slice(-8).reverse().forEach((squares, back) => squares.forEach((square, end) => {
+    x[(square ^ (position.black ? 56 : 0)) * P + 13 + 2 * back + end] = 1;
   }));
   return x;
 }
 
 // out[to..] += x[at..] * w, with w of shape [inputs, outputs]; zeros are skipped.
-function addProduct(x, at, w, out, to, first = 0, inputs = w.shape.at(-2), outputs = w.shape.at(-1)) {
+function addProduct(x, at, w, out, to, first = 0) {
+  const [inputs, outputs] = w.shape.slice(-2);
   for (let i = 0; i < inputs; i++) {
     const value = x[at + i];
     if (value === 0) continue;
@@ -224,13 +232,14 @@ function convolve(x, w, bias) {
 
 function encodeRating(rating) {  // 600, 750 ... 3000, and one entry for unknown
   const place = Math.min(Math.max((rating - 600) / 150, 0), 16);
-  return Array.from({length: 18}, (_, n) => n < 17 ? (rating ? Math.max(0, 1 - Math.abs(place - n)) : 0)
-    : Number(!rating));
+  const shares = Array.from({length: 17}, (_, n) => Math.max(0, 1 - Math.abs(place - n)));
+  return rating ? [...shares, 0] : [...shares.fill(0), 1];
 }
 
 // Return [{move, probability}] of the legal moves, likeliest first; promotions are to a queen.
 function policy({config, tensors: t}, position, past, rating) {
-  const C = config.width, moves = legalMoves(position).filter(({promotion}) => !promotion || promotion === 4);
+  const C = config.width;
+  const moves = legalMoves(position).filter(({promotion}) => !promotion || promotion === 4);
   const stands = bestExchanges(position.board, 1)[0];
   const features = moves.map((move) => encodeFeatures(moveFeatures(position, move, stands)));
   let x = relu(convolve(drawPlanes(position, past), t["stem.w"], t["stem.b"]));
@@ -241,7 +250,8 @@ function policy({config, tensors: t}, position, past, rating) {
     for (let c = 0; c < C; c++) { x[from * C + c] += added[c]; x[to * C + c] += added[C + c]; }
   });
   const shares = Float32Array.from([...encodeRating(rating), ...encodeRating(rating)]);
-  const films = linear(relu(linear(shares, t["film0.w"], t["film0.b"])), t["film1.w"], t["film1.b"]);
+  const hidden = relu(linear(shares, t["film0.w"], t["film0.b"]));
+  const films = linear(hidden, t["film1.w"], t["film1.b"]);
   const film = (first) => x.forEach((value, i) => {
     x[i] += films[(first + 1) * C + i % C] + value * films[first * C + i % C];
   });
@@ -254,8 +264,9 @@ function policy({config, tensors: t}, position, past, rating) {
   }
   film(2);
   const squares = (at) => x.subarray(at * C, at * C + C);
-  const logits = moves.map(({from, kind}) => linear(squares(from), t["policy.w"], t["policy.b"])[kind]);
-  scoreMoves(t, moves, features, squares).forEach((score, index) => { logits[index] += score; });
+  const scores = scoreMoves(t, moves, features, squares);
+  const logits = moves.map(({from, kind}, index) =>
+    linear(squares(from), t["policy.w"], t["policy.b"])[kind] + scores[index]);
   const top = Math.max(...logits), powers = logits.map((logit) => Math.exp(logit - top));
   const sum = powers.reduce((a, b) => a + b, 0);
   return moves.map((move, index) => ({move, probability: powers[index] / sum}))
@@ -272,8 +283,9 @@ function scoreMoves(t, moves, features, squares) {
   });
   const scores = hidden.map((row) => dot(row, t["score.w"]) + t["score.b"].data[0]);
   const powers = scores.map((score) => Math.exp(Math.min(Math.max(score, -20), 20)));
-  const total = powers.reduce((a, b) => a + b, 0), mean = new Float32Array(hidden[0].length);
-  hidden.forEach((row, index) => row.forEach((value, c) => { mean[c] += powers[index] * value / total; }));
+  const total = powers.reduce((a, b) => a + b, 0);
+  const mean = hidden[0].map((_, c) =>
+    hidden.reduce((sum, row, index) => sum + powers[index] * row[c], 0) / total);
   const others = linear(mean, t["others.w"]);
   return hidden.map((row, index) => {
     const own = linear(row, t["own.w"], t["own.b"]);
@@ -281,7 +293,7 @@ function scoreMoves(t, moves, features, squares) {
   });
 }
 
-// Decode 16-bit weights: `header` lists each tensor's name, shape and scale, in the order of `base64`.
+// Decode 16-bit weights: `header` lists each tensor's name, shape and scale, in their order.
 function readNetwork(header, base64) {
   const bytes = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
   const words = new DataView(bytes.buffer), tensors = {};
