@@ -13,8 +13,9 @@ from tests.conftest import REPOSITORY
 
 GAMES = 120
 TUNE = (
-    "--generations 1 --workers 1 --set train.epochs=1 --games-share 1 --teach both --set explore.games=8"
-    " --set explore.width=8 --set explore.search.simulations=4 --set explore.most_plies=40"
+    "--generations 1 --workers 1 --games-share 1 --teach both --set train.epochs=1"
+    " --set explore.games=8 --set explore.width=8 --set explore.search.simulations=4"
+    " --set explore.most_plies=40"
     " --set gate.games=8 --set gate.simulations=2 --set gate.seed_games=4 --set gate.elo0=-900"
     " --set gate.elo1=-100 --set gate.max_top1_drop=1 --set most_uses=1 --set train.batch_size=16"
 )
