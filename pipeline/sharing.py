@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,7 @@ def _check_checkpoint(folder: Path) -> dict[str, Any]:
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
     """Raise FetchError with one line for an error of the hub or of the connection."""
-    from huggingface_hub import errors
-
+    errors: Any = import_module("huggingface_hub.errors")
     try:
         yield
     except (errors.HTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError) as error:
