@@ -11,7 +11,7 @@ import yaml
 
 pytest.importorskip("huggingface_hub", reason="the extra `hf` is not installed")
 
-from model.checkpoint import DamagedFileError, load
+from model.checkpoint import DamagedFileError
 from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, FetchError
 from pipeline.ingest.chunk import IngestConfig
@@ -111,11 +111,3 @@ def test_errors_are_one_line(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[hf\]'"):
         push(EMBEDDED, "me/net", "mit")
-
-
-def test_what_was_pulled_is_loaded_as_any_checkpoint(hub: Hub, tmp_path: Path) -> None:
-    make(tmp_path / "tiny")
-    push(tmp_path / "tiny", "me/tiny", "mit")
-    pull("me/tiny", tmp_path / "out")
-    network, _ = load(tmp_path / "out")
-    assert network.preset.name == "tiny"
