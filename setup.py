@@ -12,6 +12,7 @@ setup(
     package_data={name: ["*"] for name in DATA}
     | {
         "pipeline.evaluation": ["page/*"],
+        "model.inference": ["web/*"],
         "pipeline": ["recipes/*.yaml"],
         "pipeline.board": ["static/*"],
     },

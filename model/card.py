@@ -1,10 +1,12 @@
 """Schemas of a checkpoint's card and of an ONNX export's metadata. Neither is trusted."""
 
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+import chess
 from pydantic import BaseModel, Field, model_validator
 
 from engine.json_files import parse_json
@@ -112,6 +114,12 @@ class HumanSearch(BaseModel, strict=True, extra="forbid"):
     """Fitted to match the expected score that human players lose per move."""
 
 
+Epd = Annotated[str, Field(max_length=100)]
+Uci = Annotated[str, Field(pattern=r"^[a-h][1-8][a-h][1-8][qrbn]?$")]
+Book = dict[Epd, Annotated[dict[Uci, Count], Field(min_length=1)]]
+"""Number of games by position and move, of the openings that an imitated player always plays."""
+
+
 class Calibration(Schema):
     """Calibration of a finished run's value head. The saved weights already include it."""
 
@@ -122,7 +130,13 @@ class Calibration(Schema):
     """Brier scores on the validation positions, before and after calibration."""
 
 
-class Card(Schema):
+class Openings(Schema):
+    """The part of a card that holds an imitation's opening book."""
+
+    book: Book | None = None
+
+
+class Card(Openings):
     """The schema of checkpoint.json; `model.checkpoint` checks the versions."""
 
     format_version: int
@@ -161,6 +175,12 @@ class Exported(Schema):
     move_features_version: int
     columns: dict[str, Annotated[int, Field(ge=0, le=65535)]]
     weights_sha256: str
+
+
+def read_book(card: Mapping[str, Any]) -> dict[str, chess.Move]:
+    """Return the move of each position in the book of a checked card, by EPD."""
+    book = card.get("book") or {}
+    return {epd: chess.Move.from_uci(max(moves, key=moves.get)) for epd, moves in book.items()}
 
 
 def read_player(directory: Path) -> Imitated | None:

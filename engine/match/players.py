@@ -97,6 +97,7 @@ class OwnSide:
         style = Style(
             search=None if human else search,
             correction=contestant.correction,
+            book={} if search and not human else getattr(contestant.evaluator, "book", {}),
             simulations=search.simulations if human and search else 0,
             temperature=1.0 if human else 0.0,
             seed=contestant.seed,

@@ -12,7 +12,7 @@ Axes: B boards, A labels, N slots, W outcomes.
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,6 +47,8 @@ class Style:
     """Settings of the search for the best move; None plays by the policy."""
     correction: human.Correction | None = None
     """Weights of a search that corrects the policy, by the mover's rating (human search)."""
+    book: Mapping[str, chess.Move] = field(default_factory=dict)
+    """Moves that a policy always plays, by EPD."""
     simulations: int = 0
     """Simulations that correct the policy; 0 for the number used in the correction's fit."""
     temperature: float = 0.0
@@ -219,6 +221,9 @@ class Player:
             policy = policy_of(request.board, logits_A, request.allowed)
             seed = (self.style.seed, request.game, request.board.ply())
             chosen = policy.pick(temperature, request.random or np.random.default_rng(seed))
+            booked = self.style.book.get(request.board.epd()) if self.style.book else None
+            if booked in policy.moves:
+                chosen = policy.moves.index(booked)
             win, draw, loss = (float(share) for share in wdl_W)
             shares, lines = policy.shares().tolist(), []
             for index in (chosen, *(one for one in policy.ranked() if one != chosen)):

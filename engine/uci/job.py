@@ -140,6 +140,7 @@ class Job(MoveControl):
         )
         if aim is None and options.style == "search":
             return replace(style, search=options.search())
+        style = replace(style, book=getattr(evaluator, "book", {}))
         rating = options.played_rating
         if rating and "elo" not in getattr(evaluator, "columns", {}):
             self._note(f"Rating {rating} changes no probabilities: the network has no rating input")

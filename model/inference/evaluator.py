@@ -5,10 +5,12 @@ Axes: B batch, P plane (77).
 
 from pathlib import Path
 
+import chess
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from model.card import read_book
 from model.checkpoint import CARD, CardError, load
 from model.data.rows import Batch, column_defaults, load_rows
 from model.inference.columns import (
@@ -37,6 +39,8 @@ class NetworkEvaluator:
         """Default value of each column that the network reads."""
         self.corrections: Corrections = {}
         """Search corrections of the policy (engine/search/human.py)."""
+        self.book: dict[str, chess.Move] = {}
+        """Openings that the imitated player always plays, by EPD."""
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
         """Return policy logits, float32 `[B, 4096]`, and win, draw, loss, float32 `[B, 3]`.
@@ -65,4 +69,5 @@ def evaluator(directory: Path, *, device: str = "auto", amp: str = "auto") -> Ne
     network, card = load(directory)
     found = NetworkEvaluator(network, device=device, amp=amp)
     found.corrections = read_corrections(directory / CARD, card, CardError)
+    found.book = read_book(card)
     return found

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import chess
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +23,7 @@ from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
 from engine.json_files import check, parse_json, read_json, shown
-from model.card import CARD, ONNX, Exported, FileEntry
+from model.card import CARD, ONNX, Exported, FileEntry, Openings, read_book
 from model.inference.columns import (
     Answer,
     Corrections,
@@ -76,6 +77,8 @@ class OnnxEvaluator:
         """Default value of each column that the network reads."""
         self.corrections: Corrections = {}
         """Search corrections of the policy (engine/search/human.py)."""
+        self.book: dict[str, chess.Move] = {}
+        """Openings that the imitated player always plays, by EPD."""
         self.pool: ThreadPoolExecutor | None = None
         self.names = {given.name for given in self.session.get_inputs()}
         if "moves" in self.names and threads > 1:
@@ -210,4 +213,6 @@ def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
             f"again"
         )
     found.corrections = read_corrections(directory / CARD, card, OnnxError)
+    check(directory / CARD, card, Openings, OnnxError)
+    found.book = read_book(card)
     return found

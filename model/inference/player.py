@@ -84,7 +84,8 @@ class Player:
         `board` is a python-chess board, a FEN, or "startpos". Networks that read the last moves
         take them from its move stack. Ratings, and the clock of the side to move in seconds, need a
         network that reads them (else ConditionError). None means unknown; `opponent_rating`
-        defaults to `rating`. With `simulations`, a search corrects the policy
+        defaults to `rating`. An imitation plays the openings that its player always plays,
+        whatever the temperature. With `simulations`, a search corrects the policy
         (engine/search/human.py). The aim "likelihood" predicts the moves of human players of that
         rating; "strength" plays as well as they do. Raises GameOverError, FenError for positions
         that cannot be played, and UserError for values of the wrong type.
@@ -95,7 +96,12 @@ class Player:
             raise UserError(f"aim must be one of {', '.join(get_args(Aim))}, not {aim!r}")
         conditions = self._conditions(rating=rating, opponent_rating=opponent_rating, clock=clock)
         correction = self._searched.corrections.get(aim) if simulations else None
-        style = Style(correction=correction, simulations=simulations, temperature=temperature)
+        style = Style(
+            correction=correction,
+            simulations=simulations,
+            temperature=temperature,
+            book=self.evaluator.book,
+        )
         if not isinstance(random, np.random.Generator | None):
             raise UserError(f"random must be a numpy.random.Generator, not {random!r}")
         random = random or np.random.default_rng()

@@ -46,12 +46,14 @@ COMMANDS = {
     "join": ("audit:Join", "join datasets into a training set"),
     "presets": ("networks:Presets", "list the networks"),
     "runs": ("networks:Runs", "list checkpoints, reports and matches, and draw training curves"),
-    "export": ("networks:Export", "export a network to ONNX"),
+    "export": ("networks:Export", "export a network to ONNX, or to a page that plays it"),
     "calibrate": ("networks:Calibrate", "fit how much a search corrects a network's human moves"),
     "selfplay": ("selfplay:SelfPlay", "make a dataset by self-play or by searching positions"),
     "imitate": ("training:Imitate", "train a network to play like one player"),
     "finetune": ("selfplay:Finetune", "improve a network by search and self-play"),
     "arena": ("selfplay:Arena", "play matches between players"),
+    "push": ("sharing:Push", "publish a checkpoint or dataset on the Hugging Face hub"),
+    "pull": ("sharing:Pull", "download a checkpoint or dataset from the Hugging Face hub"),
     "warmup": ("warmup:Warmup", "compile all kernels now"),
 }
 """Each command's module and class in pipeline.cli.commands, and its summary."""

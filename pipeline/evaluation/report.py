@@ -238,7 +238,9 @@ def _dataset_seen_in_training(card: dict[str, Any], measured: Dataset, split: st
     if same and split == LATEST:  # seen unless every training held out the same games
         return "no" if {one.get("held_out") for one in same} == {measured.held_out} else "yes"
     if same:
-        return "yes" if split == "train" else "no"
+        # the last fit of an imitation trains on the rows of all splits
+        merged = any(one.get("positions", {}).get(split) == 0 for one in same)
+        return "yes" if split == "train" or merged else "no"
     # With other settings, games of the same dump may be in other splits. Another dump may have the
     # same games.
     dumps = {source.get("sha256") for one in trained for source in one.get("sources", [])}

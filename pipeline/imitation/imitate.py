@@ -1,13 +1,16 @@
 """Train a network to play like one person, given the person's games, and write a report.
 
     games -> ingest (the person's moves only) -> join (hold out the newest games)
-          -> train from a base checkpoint -> choose an interpolation share -> report
+          -> train from a base checkpoint -> choose an interpolation share -> measure
+          -> train on all games with the same settings -> report
 
-    OUT/                        the checkpoint, interpolated between the base and the trained ones
-    OUT/imitation/positions     the person's moves; a tenth of the games is the validation split
-    OUT/imitation/training_set  the same without the newest games
-    OUT/imitation/trained/N     the trained networks
-    OUT/report                  the report
+    OUT/                           the checkpoint, trained on all games, with an opening book
+    OUT/imitation/positions        the person's moves; a tenth of the games is the validation split
+    OUT/imitation/training_set     the same without the newest games
+    OUT/imitation/held_out         the measured checkpoint, which has not seen the newest games
+    OUT/imitation/trained/N        the trained networks that it is interpolated from
+    OUT/imitation/trained-on-all/N the same for OUT
+    OUT/report                     the report, of OUT/imitation/held_out
 
 Each step resumes or reuses the work of an earlier call, so a killed call can be repeated.
 """
@@ -30,8 +33,9 @@ from pipeline.dataset.join import join
 from pipeline.errors import ConfigError, DamagedError, DatasetError, Stopped
 from pipeline.evaluation.game_texts import add_game_tags
 from pipeline.imitation import measure
+from pipeline.imitation.book import make_book, measure_book
 from pipeline.imitation.page import write_imitation
-from pipeline.imitation.tune import tune
+from pipeline.imitation.tune import fit_all, tune
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
@@ -104,14 +108,23 @@ def imitate(
                 "else (docs/guides/imitate.md)",
                 player["games"],
             )
-        chosen = tune(training_set, base, out, player, at("training"), stop)
+        chosen = tune(training_set, base, work / "held_out", player, at("training"), stop)
+        measured = {"base": base, "imitation": work / "held_out"}
+        if stranger is not None:
+            measured["stranger"] = stranger
+        result = _measure_networks(measured, training_set, sources, at("report"), stop)
+        result |= {"player": player, "held_out": held_out, "seconds": chosen.pop("seconds")}
+        imitation = next(row for row in result["networks"] if row["name"] == "imitation")
+        # the newest games have the last word: the start is kept if they show no gain
+        share = chosen["share"] if imitation["all"]["cross_entropy_difference"] < 0 else 0.0
+        positions = Dataset.open(work / "positions")
+        games = read_manifest(work / "positions")["games"]["used"]
+        book = make_book(positions, ("train", "val")).positions if result["book"]["used"] else {}
+        saved = player | {"games": games, "share": share}
+        fit_all(positions, training_set, base, out, saved, book, at("training on all games"), stop)
+        result["chosen"], result["saved"] = chosen, {"share": share, "games": games}
+        result["book"]["saved"] = len(book)
         folder.finish()
-    measured = {"base": base, "imitation": out}
-    if stranger is not None:
-        measured["stranger"] = stranger
-    result = _measure_networks(measured, training_set, sources, at("report"), stop)
-    result |= {"player": player, "held_out": held_out, "seconds": chosen.pop("seconds")}
-    result["chosen"] = chosen
     write_imitation(result, report)
     return result
 
@@ -178,7 +191,8 @@ def _measure_networks(
 ) -> dict[str, Any]:
     """Measure networks on the person's newest games; they must include `base` and `imitation`.
 
-    Returns `networks` (a result of `measure.compare` for each), `openings` and `boards`.
+    Returns `networks` (a result of `measure.compare` for each), `openings`, `boards`, and `book`:
+    what the book of the games before would add to the imitation's first choices.
     """
     from model.inference.evaluator import evaluator
 
@@ -197,5 +211,6 @@ def _measure_networks(
         "openings": measure.find_openings(
             rows, opened["base"], opened["imitation"], base["key"].to_numpy()
         ),
+        "book": measure_book(make_book(training_set, ("train", "val")), imitation, rows["label"]),
         "boards": add_game_tags(boards, training_set.parts[0], sources)["found"],
     }

@@ -15,6 +15,7 @@ from pipeline.evaluation.render import (
     render,
     safe,
 )
+from pipeline.imitation.book import MIN_BOOK_GAMES, MIN_BOOK_SHARE
 from pipeline.storage.job_folder import IMITATION_REPORT
 from pipeline.storage.tables import markdown
 
@@ -47,6 +48,12 @@ def headline(result: Result) -> str:
     """Return the report's first sentence: what the imitation gains, or that it equals the base."""
     row = next(row for row in result["networks"] if row["name"] == "imitation")
     chosen = result["chosen"]
+    if chosen["share"] and not result["saved"]["share"]:
+        return (
+            f"The games of {person(result)} did not improve the network: on the newest games the "
+            f"trained network is no better, {format_nats(row['all'])} nats per move. So this is "
+            "the network that training started from, at the person's rating."
+        )
     if not chosen["share"]:
         return (
             f"The games of {person(result)} did not improve the network: in {chosen['games']:,} of "
@@ -70,12 +77,30 @@ def explain(result: Result) -> str:
         f"Its first choice is the move played in {100 * row['top1']:.1f} % of {row['positions']:,} "
         "moves that were held out of training."
     )
-    if not chosen["share"]:
-        return measured
+    if not result["saved"]["share"]:
+        return f"{measured} {describe_book(result)}"
     return (
         f"{measured} Its weights are {chosen['share']:.0%} of the way from the original network to "
         "the trained one. This share has the largest gain from the 12th move on, less one standard "
-        f"error, in {chosen['games']:,} other games that were held out of training."
+        f"error, in {chosen['games']:,} other games that were held out of training. "
+        "After this measurement, the same settings were used to train on all "
+        f"{result['saved']['games']:,} games, the newest included: that network is saved, and has "
+        f"not been measured. {describe_book(result)}"
+    )
+
+
+def describe_book(result: Result) -> str:
+    """Return sentences on the opening book: what it changes, and whether it is used."""
+    book = result["book"]
+    if not book["positions"]:
+        return "No opening of the newest games is one that the person always played before."
+    change = f"{format_points(book)} points of top-1 in the newest games"
+    if not book["used"]:
+        return f"A book of the openings that the person always plays is not used: {change}."
+    return (
+        f"In {book['saved']:,} positions that occur in at least {MIN_BOOK_GAMES} games, the person "
+        f"played one move in at least {MIN_BOOK_SHARE:.0%} of them; this move is always played "
+        f"there. A book of the games before the newest changes the first choice by {change}."
     )
 
 

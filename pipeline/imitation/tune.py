@@ -9,6 +9,7 @@ and the validation split is held out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -67,53 +68,128 @@ def tune(
     number of held-out games) and `tried`, the result of `measure.compare` on these games for each
     share. Raises Stopped, and the errors of `model.training.loop.train`.
     """
-    from model.checkpoint import CARD, load, read_card, save
-
-    start, started = load(base)
-    columns = select_columns(recipe(1), start.preset)
-    folders = [dataset.path.parent / "trained" / str(fold) for fold in range(FOLDS)]
-    preset, folded = started["preset"]["name"], list[Batch]()
-    if (count := dataset.count("train")) >= MAX_FOLDED_ROWS:
-        card = train_on(
-            [dataset],
-            preset,
-            recipe(count),
-            folders[0],
-            progress,
-            stop,
-            base,
-            dict(player),
-        )
-        cards = [_require_finished(card)]
-    else:
-        rows = measure.read_rows(dataset, "train", columns)
-        data = describe_data([dataset]) | {"start": describe_start(base), "player": dict(player)}
-        cards, folded = _train_folds(rows, preset, base, folders, data, progress, stop)
-    networks = [load(folder)[0].state_dict() for folder in folders[: len(cards)]]
-    mean = average(networks)
-    trained = [Trained(weights, unseen) for weights, unseen in zip(networks, folded, strict=False)]
+    fit = _train(
+        dataset, base, dataset.path.parent / "trained", player, progress, stop, _folds(dataset)
+    )
+    trained = [
+        Trained(weights, unseen) for weights, unseen in zip(fit.networks, fit.unseen, strict=False)
+    ]
     if dataset.has("val"):
-        trained.append(Trained(mean, measure.read_rows(dataset, "val", columns)))
+        val = measure.read_rows(dataset, "val", fit.columns)
+        trained.append(Trained(average(fit.networks), val))
     tables = _measure_shares(base, trained, progress, stop)
     tried = [
         {"share": share, **measure.compare("imitation", tables[0.0], tables[share])}
         for share in SHARES
     ]
     share = choose_share(tried)
-    data = {**cards[0]["data"], "player": {**player, "share": share}}
-    data.pop("fold", None)
-    if not (out / CARD).exists() or read_card(out)["data"] != data:
-        summed = ("step", "positions", "seconds")
-        totals = {name: sum(card[name] for card in cards) for name in summed}
-        # these entries describe the trained network, not the interpolated one
-        dropped = ("files", "superseded", "monitor", "calibration", "message")
-        kept = {name: value for name, value in cards[0].items() if name not in dropped}
-        start.load_state_dict(interpolate(start.state_dict(), mean, share))
-        card = {**kept, **totals, "metrics": {}, "data": data}
-        save(out, card, {"weights": start.state_dict()})
+    _save_mixture(out, base, fit.cards, average(fit.networks), {**player, "share": share})
     games = len(np.unique(np.concatenate([one.unseen["game"] for one in trained])))
-    seconds = sum(card["seconds"] for card in cards)
+    seconds = sum(card["seconds"] for card in fit.cards)
     return {"share": share, "games": games, "tried": tried, "seconds": seconds}
+
+
+def fit_all(
+    positions: Dataset,
+    held_out: Dataset,
+    base: Path,
+    out: Path,
+    player: Mapping[str, Any],
+    book: Mapping[str, Mapping[str, int]],
+    progress: Progress,
+    stop: Stop,
+) -> None:
+    """Train on all rows as `tune` did without the held-out games, and save the result in `out`.
+
+    `positions` are all games, `held_out` is the dataset that `tune` read. The player's `share` is
+    the interpolation share; 0 saves the weights of the base. The opening book goes into the card.
+    """
+    from model.checkpoint import load, read_card
+
+    work = held_out.path.parent
+    if player["share"]:
+        whole, folds = merge_splits(positions), _folds(held_out)
+        fit = _train(whole, base, work / "trained-on-all", player, progress, stop, folds)
+        cards, mean = fit.cards, average(fit.networks)
+    else:
+        cards, mean = [read_card(work / "held_out")], load(base)[0].state_dict()
+    _save_mixture(out, base, cards, mean, player, {"book": book} if book else {})
+
+
+def merge_splits(dataset: Dataset) -> Dataset:
+    """Return the dataset with the rows of all splits in its train split."""
+    files = [entry | {"split": entry["split"] and "train"} for entry in dataset.page["files"]]
+    count = dataset.page["positions"]["total"]
+    positions = {"total": count, "train": count, "val": 0, "test": 0}
+    return replace(dataset, page=dataset.page | {"files": files, "positions": positions})
+
+
+def _folds(dataset: Dataset) -> int:
+    """Return the number of networks to train: several with few moves."""
+    return FOLDS if dataset.count("train") < MAX_FOLDED_ROWS else 1
+
+
+class _Fit(NamedTuple):
+    """Trained networks, their cards, and for networks in folds the rows that each did not see."""
+
+    cards: list[dict[str, Any]]
+    networks: "list[dict[str, Tensor]]"
+    unseen: list[Batch]
+    columns: tuple[str, ...]
+
+
+def _train(
+    dataset: Dataset,
+    base: Path,
+    out: Path,
+    player: Mapping[str, Any],
+    progress: Progress,
+    stop: Stop,
+    folds: int,
+) -> _Fit:
+    """Train one network per fold, or one on all rows of the train split."""
+    from model.checkpoint import load
+
+    start, started = load(base)
+    columns = select_columns(recipe(1), start.preset)
+    folders = [out / str(fold) for fold in range(folds)]
+    preset, unseen = started["preset"]["name"], list[Batch]()
+    if folds == 1:
+        config = recipe(dataset.count("train"))
+        card = train_on([dataset], preset, config, folders[0], progress, stop, base, dict(player))
+        cards = [_require_finished(card)]
+    else:
+        rows = measure.read_rows(dataset, "train", columns)
+        data = describe_data([dataset]) | {"start": describe_start(base), "player": dict(player)}
+        cards, unseen = _train_folds(rows, preset, base, folders, data, progress, stop)
+    return _Fit(cards, [load(folder)[0].state_dict() for folder in folders], unseen, columns)
+
+
+def _save_mixture(
+    out: Path,
+    base: Path,
+    cards: Sequence[Mapping[str, Any]],
+    mean: "Mapping[str, Tensor]",
+    player: Mapping[str, Any],
+    entries: Mapping[str, Any] | None = None,
+) -> None:
+    """Save the weights between the base and the trained mean, unless `out` has them already."""
+    from model.checkpoint import CARD, load, read_card, save
+
+    data = {**cards[0]["data"], "player": dict(player)}
+    data.pop("fold", None)
+    if (out / CARD).exists() and read_card(out)["data"] == data:
+        return
+    summed = ("step", "positions", "seconds")
+    totals = {name: sum(card[name] for card in cards) for name in summed}
+    # these entries describe the trained network, not the interpolated one
+    dropped = ("files", "superseded", "monitor", "calibration", "message")
+    kept = {name: value for name, value in cards[0].items() if name not in dropped}
+    network, _ = load(base)
+    weights = interpolate(network.state_dict(), mean, player["share"])
+    card = {**kept, **totals, "metrics": {}, "data": data, **(entries or {})}
+    out.mkdir(parents=True, exist_ok=True)
+    save(out, card, {"weights": weights})
 
 
 def _train_folds(

@@ -67,9 +67,12 @@ class Runs(Common):
 
 @settings(ConfigError)
 class Export(Common):
-    """Export a checkpoint to ONNX and compare its outputs with torch on 1,000 positions."""
+    """Export a checkpoint to ONNX and compare its outputs with torch on 1,000 positions.
 
-    basic: ClassVar = "checkpoint out positions int8"
+    With --web, write a page that plays the network in a browser, offline.
+    """
+
+    basic: ClassVar = "checkpoint out positions int8 web"
 
     checkpoint: Path
     """Directory of the checkpoint."""
@@ -82,13 +85,18 @@ class Export(Common):
     """Quantize convolutions to 8-bit integers, about twice as fast on a CPU. Expected scores change
     by one or two percentage points. With --positions, its train positions calibrate the
     activations."""
+    web: bool = False
+    """Write one HTML page that plays the policy at a rating, without a search; --out is by default
+    play.html in the checkpoint's directory."""
 
     def run(self) -> dict[str, Any]:
         """Export, and return the file and its differences from torch."""
         from pipeline.training.export import export_checkpoint
 
+        if self.web:
+            return self._export_page()
         if self.out is not None:
-            _require_onnx_name(self.out)
+            _require_name(self.out, ".onnx", "an ONNX file")
         require_folder((self.out or self.checkpoint / "model.onnx").parent)
         with bar("export") as progress:
             written = export_checkpoint(
@@ -111,6 +119,18 @@ class Export(Common):
         )
         following = next_command("uci", "--checkpoint", self.checkpoint)
         return written | {"text": f"{text}\n{following}"}
+
+    def _export_page(self) -> dict[str, Any]:
+        from model.inference.web import export_page
+
+        if self.int8 or self.positions:
+            raise ConfigError("--web takes neither --int8 nor --positions: leave them out")
+        out = self.out or self.checkpoint / "play.html"
+        _require_name(out, ".html", "a page")
+        require_folder(out.parent)
+        written = export_page(self.checkpoint, out)
+        text = f"{out}: {written['bytes'] / 1e6:.1f} MB; open it in a browser"
+        return written | {"text": text}
 
 
 @settings(ConfigError)
@@ -168,10 +188,10 @@ class Calibrate(Common):
         return found | {"text": "\n".join([text_table(weights), fitted, following])}
 
 
-def _require_onnx_name(out: Path) -> None:
-    """Raise ConfigError unless `out` ends in .onnx and its folder has no other kind of output."""
-    if out.suffix != ".onnx":
-        raise ConfigError(f"{out}: the name of an ONNX file must end in .onnx")
+def _require_name(out: Path, suffix: str, what: str) -> None:
+    """Raise ConfigError unless `out` has the suffix and its folder has no other kind of output."""
+    if out.suffix != suffix:
+        raise ConfigError(f"{out}: the name of {what} must end in {suffix}")
     for kind in KINDS:
         if kind is not CHECKPOINT and is_of(out.parent, kind):
             raise ConfigError(f"{out.parent} is {kind.name}: choose another directory")

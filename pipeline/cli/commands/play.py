@@ -92,7 +92,7 @@ def default_options(network: Path | None) -> tuple[Options, str]:
     """Return the engine's initial options, and a phrase that names the player it imitates.
 
     An imitation samples moves from its policy at the player's own rating, so it plays openings as
-    often as the player does.
+    often as the player does, and those in its book always.
     """
     imitated = None if network is None else read_player(network)
     if imitated is None:

@@ -19,14 +19,25 @@ import polars as pl
 import pytest
 import torch
 
+from engine.player import Player, Request, Style
+from model import load as load_player
 from model.card import CARD, read_player
-from model.checkpoint import load, read_card, save, save_human_search
+from model.checkpoint import CardError, load, read_card, save, save_human_search
 from model.data.playouts import playout_rows
 from model.network.network import build
 from pipeline.cli.commands.play import default_options
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, DumpError
+from pipeline.evaluation.report import _seen_in_training
 from pipeline.imitation import tune
+from pipeline.imitation.book import (
+    BOOK_PLIES,
+    MIN_BOOK_GAMES,
+    MIN_BOOK_SHARE,
+    Book,
+    measure_book,
+)
 from pipeline.imitation.imitate import MIN_GAMES, imitate
 from pipeline.imitation.measure import LATE_PLY, compare, find_boards
 from pipeline.imitation.page import headline, imitation_text, write_imitation
@@ -108,6 +119,22 @@ def made(
     return out, imitate([str(games)], [NAME], out, base=base)
 
 
+def held_out(out: Path) -> Path:
+    return out / "imitation" / "held_out"
+
+
+def _moves_of(game: chess.pgn.Game, board: chess.Board) -> Iterator[tuple[str, str]]:
+    """Yield the person's first moves of a game by EPD, the first of each position."""
+    seen = set()
+    for move in game.mainline_moves():
+        epd = board.epd()
+        is_mine = (game.headers["White"] == NAME) == board.turn
+        if is_mine and board.ply() < BOOK_PLIES and epd not in seen:
+            seen.add(epd)
+            yield epd, move.uci()
+        board.push(move)
+
+
 def newest(count: int) -> list[chess.pgn.Game]:
     return [play(seed) for seed in range(GAMES - count, GAMES)]
 
@@ -172,6 +199,70 @@ def test_the_card_names_the_person_and_the_engine_plays_like_them(
     player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}  # no GUI has room for it
     (tmp_path / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
     assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", default_options(tmp_path)[1])
+
+
+def test_all_games_are_trained_on_after_the_newest_were_measured(
+    made: tuple[Path, dict[str, Any]],
+) -> None:
+    out, result = made
+    measured, saved = load(held_out(out)), load(out)
+    assert result["saved"] == {"share": result["chosen"]["share"], "games": GAMES}
+    assert any(
+        not torch.equal(a, b)
+        for a, b in zip(measured[0].parameters(), saved[0].parameters(), strict=True)
+    )
+    training_set = Dataset.open(out / "imitation" / "training_set")
+    all_rows = sum(training_set.count(split) for split in ("train", "val", "latest"))
+    (seen,) = saved[1]["data"]["datasets"]
+    assert seen["positions"] == {"total": all_rows, "train": all_rows, "val": 0, "test": 0}
+    for split, answer in (("latest", "no"), ("val", "no"), ("train", "yes")):
+        assert _seen_in_training(measured[1], training_set, split) == answer
+        assert _seen_in_training(saved[1], training_set, split) == "yes"
+
+
+def test_openings_that_the_person_always_plays_are_played(
+    made: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    out, result = made
+    card = read_card(out)
+    counts: dict[str, Counter[str]] = {}
+    for game in newest(GAMES):
+        board = game.board()
+        for epd, move in _moves_of(game, board):
+            counts.setdefault(epd, Counter())[move] += 1
+    wanted = {
+        epd: dict(moves)
+        for epd, moves in counts.items()
+        if moves.total() >= MIN_BOOK_GAMES
+        and moves.most_common(1)[0][1] >= MIN_BOOK_SHARE * moves.total()
+    }
+    assert card["book"] == wanted
+    assert result["book"]["used"]
+    assert result["book"]["saved"] == len(wanted)
+    assert "book" not in read_card(held_out(out))
+    board, player = chess.Board(), load_player(out, device="cpu")
+    played = {player.choose(board, temperature=5.0).move.uci() for _ in range(20)}
+    assert played == {"g2g3"}
+    allowed = [chess.Move.from_uci(move) for move in ("e2e4", "d2d4")]
+    engine = Player(player.evaluator, Style(book=player.evaluator.book))
+    assert engine.play(Request(board=board, allowed=allowed)).move in allowed
+    shutil.copytree(out, tmp_path / "broken", ignore=shutil.ignore_patterns("imitation"))
+    card["book"] = {board.epd(): {"g2g9": 1}}
+    (tmp_path / "broken" / CARD).write_text(json.dumps(card))
+    with pytest.raises(CardError, match="book"):
+        load(tmp_path / "broken")
+
+
+def test_a_book_that_finds_fewer_moves_is_not_used() -> None:
+    table = pl.DataFrame(
+        {"key": [1, 2, 1, 3], "game": [0, 0, 1, 1], "rank": [1, 2, 2, 1], "nll": [1.0] * 4}
+    )
+    labels = np.array([7, 8, 9, 5])
+    better = measure_book(Book({2: 8}, {}), table, labels)
+    assert (better["used"], better["positions"], better["top1_difference"]) == (True, 1, 0.25)
+    worse = measure_book(Book({1: 6}, {}), table, labels)
+    assert (worse["used"], worse["positions"], worse["top1_difference"]) == (False, 2, -0.25)
+    assert not measure_book(Book({}, {}), table, labels)["used"]
 
 
 def test_the_openings_are_counted_as_python_chess_counts_them(

@@ -1,0 +1,130 @@
+"""Export a network as one web page that plays it offline, in plain JavaScript.
+
+The smallest build of onnxruntime-web is a WebAssembly file of 14 MB; the page with the network has
+less than 2 MB. It holds the weights in 16-bit integers, one scale per tensor, with the batch norms
+folded into the convolutions. It plays by the policy at a rating, without a search and without an
+imitation's opening book.
+
+Axes of tensors: T taps of a 3x3 convolution, I inputs, O outputs.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from model.checkpoint import load, write_atomically
+from model.inference.export import ExportError
+from model.network.network import Network
+from model.network.preset import Preset
+
+FOLDER = Path(__file__).parent / "web"
+PLAYED = {
+    "view": "marro13+last8+attacks",
+    "moves": "marro4096",
+    "block": "post",
+    "towers": 1,
+    "activation": "relu",
+    "gate": "none",
+    "policy": "planes",
+    "policy_width": 0,
+    "condition": "ratings",
+}
+"""Settings of the presets that the page can play; width and number of blocks are free."""
+DEFAULT_RATING = 1500
+LARGEST_WORD = 32767
+
+
+def export_page(directory: Path, out: Path) -> dict[str, Any]:
+    """Write a checkpoint as a page and return its size.
+
+    Raises CheckpointError, and ExportError for a network of another kind than fianchetto-human.
+    """
+    network, card = load(directory)
+    _require_playable(network.preset)
+    words, tensors = [], []
+    for name, tensor in _tensors(network):
+        scale = max(float(np.abs(tensor).max()), 1e-30) / LARGEST_WORD
+        words.append(np.rint(tensor / scale).astype("<i2").tobytes())
+        tensors.append({"name": name, "shape": tensor.shape, "scale": scale})
+    player = card["data"].get("player") or {"names": [directory.resolve().name], "rating": 0}
+    header = {
+        "name": " or ".join(player["names"]),
+        "rating": player["rating"] or DEFAULT_RATING,
+        "config": {"width": network.preset.width, "blocks": network.preset.blocks},
+        "tensors": tensors,
+    }
+    page = (FOLDER / "page.html").read_text()
+    script = (FOLDER / "player.js").read_text() + (FOLDER / "page.js").read_text()
+    page = page.replace("SCRIPT", script)
+    page = page.replace("WEIGHTS", base64.b64encode(b"".join(words)).decode())
+    # inside a script element, only "<" could end the JSON
+    page = page.replace("HEADER", json.dumps(header).replace("<", "\\u003c"), 1)
+    write_atomically(out, page.encode())
+    return {"out": str(out), "bytes": len(page.encode())}
+
+
+def _require_playable(preset: Preset) -> None:
+    """Raise ExportError unless player.js can evaluate the preset."""
+    for field, value in PLAYED.items():
+        if getattr(preset, field) != value:
+            raise ExportError(
+                f"the page plays networks like fianchetto-human only, with {field} {value!r}: "
+                f"{preset.name} has {getattr(preset, field)!r}"
+            )
+    if not preset.move_features_width:
+        raise ExportError(
+            f"the page plays networks like fianchetto-human only: {preset.name} reads no move "
+            "features"
+        )
+
+
+def _tensors(network: Network) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield the tensors of player.js by name: matrices as [I, O], convolutions as [T, I, O]."""
+    modules: Mapping[str, Any] = dict(network.named_modules())
+    yield from _folded("stem.w", "stem.b", modules["stem.0"], modules["stem.1"])
+    for index in range(network.preset.blocks):
+        block = modules[f"blocks.{index}"]
+        yield from _folded(f"{index}.w1", f"{index}.b1", block.conv1, block.norm1)
+        yield from _folded(f"{index}.w2", f"{index}.b2", block.conv2, block.norm2)
+    head = modules["move_head"]
+    yield "added.kinds", _array(modules["move_feature_stem"].kinds.weight)
+    yield "head.kinds", _array(head.kinds.weight)
+    layers = {
+        "policy": modules["policy.0"].layer,
+        "film0": modules["condition.layers.0"],
+        "film1": modules["condition.layers.2"],
+        "added": modules["move_feature_stem"].move_features,
+        "head": head.move_features,
+        "score": head.weight.layer,
+        "own": head.compare.own,
+        "others": head.compare.others,
+        "last": head.compare.weight.layer,
+    }
+    for name, layer in layers.items():
+        yield f"{name}.w", _array(layer.weight.flatten(1).T)
+        if layer.bias is not None:
+            yield f"{name}.b", _array(layer.bias)
+    yield "head.from", _array(head.sources.weight.flatten(1).T)
+    yield "head.to", _array(head.targets.weight.flatten(1).T)
+
+
+def _folded(
+    weight: str, bias: str, convolution: nn.Conv2d, norm: nn.BatchNorm2d
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield a convolution with its batch norm: weights [T, I, O] and bias [O]."""
+    assert norm.running_var is not None
+    assert norm.running_mean is not None
+    scale_O = norm.weight / (norm.running_var + norm.eps).sqrt()
+    weight_OIYX = convolution.weight * scale_O[:, None, None, None]
+    yield weight, _array(weight_OIYX.permute(2, 3, 1, 0).flatten(0, 1))
+    yield bias, _array(norm.bias - norm.running_mean * scale_O)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    return tensor.detach().float().numpy()

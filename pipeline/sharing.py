@@ -1,0 +1,221 @@
+"""Publish checkpoints and datasets on the Hugging Face hub, and download them.
+
+    push: files that the card or manifest lists + README.md (a model or data card) -> one commit
+    pull: those files -> OUT.pulling -> checked as at any opening -> renamed to OUT
+
+`HF_ENDPOINT` names another server, and `hf auth login` or `HF_TOKEN` gives access.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from engine.json_files import read_json
+from model.card import CARD, ONNX
+from pipeline.dataset.dataset import Dataset, is_training_set
+from pipeline.dataset.files.columns import MANIFEST
+from pipeline.errors import ConfigError, FetchError
+from pipeline.storage.tables import text_table
+
+README, DATA_CARD = "README.md", "CARD.md"
+DATASETS = "datasets/"
+"""Prefix of a dataset's repository, as in the hub's own addresses."""
+PULLED = {
+    "model": (CARD, "weights-*.safetensors", ONNX, README),
+    "dataset": (MANIFEST, "*.parquet", DATA_CARD, README),
+}
+"""Files to download, by the kind of repository; all others stay on the hub."""
+LARGEST_REPORT = 64 << 20
+
+
+def push(
+    folder: Path, repo: str, license: str, *, public: bool = False, report: Path | None = None
+) -> dict[str, Any]:
+    """Publish a checkpoint or dataset in one commit, and return its address and files.
+
+    A new repository is private unless `public`. The card quotes `report`, by default FOLDER/report.
+    Raises ConfigError, CheckpointError, DatasetError, and FetchError for an error of the hub.
+    """
+    hub, kind = _import_hub(), _kind_of(folder)
+    name = repo.removeprefix(DATASETS)
+    report = report or folder / "report"
+    if kind == "dataset":
+        dataset = Dataset.open(folder)
+        files = [MANIFEST, DATA_CARD, *(entry["name"] for entry in dataset.page["files"])]
+        files = [file for file in dict.fromkeys(files) if (folder / file).exists()]
+        text = _data_card(folder, name, license)
+    else:
+        card = _check_checkpoint(folder)
+        files = [
+            CARD,
+            card["files"]["weights"]["name"],
+            *([ONNX] if "onnx" in card["files"] else []),
+        ]
+        text = model_card(card, name, license, _read_report(report))
+    operations = [hub.CommitOperationAdd(file, str(folder / file)) for file in files]
+    operations.append(hub.CommitOperationAdd(README, text.encode()))
+    with _hub_errors(repo):
+        api = hub.HfApi()
+        api.create_repo(name, repo_type=kind, private=not public, exist_ok=True)
+        found = api.create_commit(
+            name, operations, repo_type=kind, commit_message=f"Upload {folder.resolve().name}"
+        )
+    return {"repo": name, "kind": kind, "files": [*files, README], "url": str(found.commit_url)}
+
+
+def pull(repo: str, out: Path, *, revision: str | None = None) -> dict[str, Any]:
+    """Download a checkpoint, or a dataset named datasets/OWNER/NAME, and check it; return its kind.
+
+    A stopped download continues. Raises ConfigError, FetchError, and the errors of opening.
+    """
+    hub = _import_hub()
+    kind = "dataset" if repo.startswith(DATASETS) else "model"
+    name, partial = repo.removeprefix(DATASETS), out.with_name(f"{out.name}.pulling")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists: choose a new directory, or delete this one")
+    with _hub_errors(repo):
+        hub.snapshot_download(
+            name,
+            repo_type=kind,
+            revision=revision,
+            local_dir=partial,
+            allow_patterns=list(PULLED[kind]),
+        )
+    shutil.rmtree(partial / ".cache", ignore_errors=True)  # the hub's notes of the download
+    if kind == "dataset":
+        Dataset.open(partial)
+    else:
+        _check_checkpoint(partial)
+    if out.exists():
+        out.rmdir()
+    partial.rename(out)
+    return {"out": str(out), "kind": kind, "repo": name}
+
+
+def _import_hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ConfigError(
+            "huggingface_hub is not installed: pip install 'fianchetto[hf]'"
+        ) from error
+    return huggingface_hub
+
+
+def _kind_of(folder: Path) -> str:
+    if is_training_set(folder):
+        raise ConfigError(f"{folder} is a training set, which only names datasets: push each one")
+    if (folder / MANIFEST).exists():
+        return "dataset"
+    if (folder / CARD).exists():
+        return "model"
+    raise ConfigError(f"{folder} is neither a checkpoint nor a dataset: it has no {CARD}")
+
+
+def _check_checkpoint(folder: Path) -> dict[str, Any]:
+    """Return the card of a checkpoint whose weights and export are those that it lists."""
+    from model.checkpoint import load
+    from model.inference.onnx_evaluator import find_export
+
+    _, card = load(folder)
+    find_export(folder)
+    return card
+
+
+@contextmanager
+def _hub_errors(repo: str) -> Iterator[None]:
+    """Raise FetchError with one line for an error of the hub or of the connection."""
+    errors: Any = import_module("huggingface_hub.errors")
+    try:
+        yield
+    except (errors.HTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError) as error:
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        hint = "check its name, and log in with `hf auth login` if it is private"
+        raise FetchError(f"{repo}: the hub answers: {text}; {hint}") from error
+
+
+def _read_report(report: Path) -> str:
+    """Return the sentences and figures of a report's headline; "" without a report."""
+    path = report / "report.json"
+    if not path.exists():
+        return ""
+    found = read_json(path, ConfigError, largest=LARGEST_REPORT)
+    try:
+        if "chosen" in found:
+            from pipeline.imitation.page import imitation_text
+
+            return imitation_text(found)
+        return f"{found['headline']} {found['compared']}"
+    except (KeyError, TypeError, StopIteration) as error:
+        raise ConfigError(f"{path} is not a report of this version: write it again") from error
+
+
+def model_card(card: Mapping[str, Any], repo: str, license: str, measured: str) -> str:
+    """Return a model card: license, network, data, measured figures, and how to load it."""
+    from pipeline.training.train import count_positions, list_datasets
+
+    names = ", ".join(dict.fromkeys(one["name"] for one in list_datasets(card["data"])))
+    player = card["data"].get("player")
+    lines = ["", f"It imitates {' or '.join(player['names'])}." if player else ""]
+    metrics = card["metrics"]
+    if not measured and "validation_top1" in metrics:
+        measured = (
+            f"It finds {100 * metrics['validation_top1']:.1f} % of the moves in "
+            f"{metrics['validation_positions']:,.0f} validation positions, which were used to "
+            "choose its settings."
+        )
+    network = text_table(
+        [
+            {
+                "preset": card["preset"]["name"],
+                "parameters": f"{card['parameters']:,}",
+                "positions trained on": f"{count_positions(dict(card)):,}",
+            }
+        ]
+    )
+    return f"""---
+license: {json.dumps(license)}
+library_name: fianchetto
+tags: [chess]
+---
+
+# {repo.rpartition("/")[2]}
+
+A policy-value network for chess, trained with Fianchetto.{" ".join(lines)}
+
+```text
+{network}
+```
+
+## Data
+
+Datasets, including those of the checkpoints that it started from: {names or "not recorded"}.
+`{CARD}` has their hashes, sources and all settings.
+
+## Measured
+
+{measured or "Nothing was measured. `fianchetto report` measures it on your games."}
+
+## Use
+
+```sh
+pip install 'fianchetto[hf]'
+fianchetto pull {repo} --out network
+fianchetto play --checkpoint network
+```
+
+The files are weights and JSON; loading them runs no code.
+"""
+
+
+def _data_card(folder: Path, repo: str, license: str) -> str:
+    """Return a dataset's own card with the hub's header, and how to load it."""
+    path = folder / DATA_CARD
+    card = path.read_text(encoding="utf-8") if path.exists() else f"# {folder.resolve().name}\n"
+    use = f"fianchetto pull {DATASETS}{repo} --out games"
+    header = f"---\nlicense: {json.dumps(license)}\ntags: [chess]\n---\n\n"
+    return f"{header}{card.rstrip()}\n\n## Use\n\n```sh\n{use}\n```\n"

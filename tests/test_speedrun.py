@@ -1,0 +1,58 @@
+"""speedrun.sh on a few games: a stopped run goes on, and the table has every step."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from pipeline.samples.shipped import SAMPLE
+from tests.conftest import REPOSITORY
+
+GAMES = 120
+TUNE = (
+    "--generations 1 --workers 1 --games-share 1 --teach both --set train.epochs=1"
+    " --set explore.games=8 --set explore.width=8 --set explore.search.simulations=4"
+    " --set explore.most_plies=40"
+    " --set gate.games=8 --set gate.simulations=2 --set gate.seed_games=4 --set gate.elo0=-900"
+    " --set gate.elo1=-100 --set gate.max_top1_drop=1 --set most_uses=1 --set train.batch_size=16"
+)
+
+
+@pytest.mark.slow
+def test_the_story_from_games_to_a_tuned_player(tmp_path: Path) -> None:
+    with zstandard.open(SAMPLE, "rt") as sample:
+        games = re.split(r"(?=^\[Event )", sample.read(), flags=re.MULTILINE)[1 : GAMES + 1]
+    (tmp_path / "games.pgn").write_text("".join(games))
+    settings = {"OUT": str(tmp_path / "out"), "MINUTES": "0.1", "PRICE": "3600"}
+    settings |= {"MATCH": "--games 2 --simulations 2"}
+
+    def run(tune: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [REPOSITORY / "speedrun.sh", "games.pgn"],
+            cwd=tmp_path,
+            env=os.environ | settings | {"TUNE": tune},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    stopped = run("--generations 0")
+    assert stopped.returncode == 2
+    assert "run the same command to go on" in stopped.stderr
+    weights = [path.stat().st_mtime_ns for path in (tmp_path / "out" / "network").glob("weights-*")]
+    done = run(TUNE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "== train" in stopped.stderr
+    assert "== train" not in done.stderr
+    network = tmp_path / "out" / "network"
+    assert weights == [path.stat().st_mtime_ns for path in network.glob("weights-*")]
+    rows = dict(re.findall(r"^(\S+) +([0-9.]+)$", done.stdout, re.MULTILINE))
+    assert {"ingest", "train", "report", "finetune", "total", "cost"} <= rows.keys()
+    lines = (tmp_path / "out" / "times.tsv").read_text().splitlines()
+    seconds = sum(int(line.split("\t")[1]) for line in lines)
+    assert float(rows["cost"]) == seconds  # at 3600 per hour
+    assert (tmp_path / "out" / "tuned" / "best" / "checkpoint.json").exists()
