@@ -1,12 +1,21 @@
-"""The notebook of first steps runs, and shows what its text says; the wheel's test runs it where
-only a wheel is installed."""
+"""The notebooks run: the one of first steps, which the wheel's test runs where only a wheel is
+installed, and the one for Colab and Kaggle on a processor, with a lost machine in between."""
 
 import json
+import re
+import shutil
+import sys
+import zipfile
 from pathlib import Path
 
 import chess
+import pytest
 
+from pipeline.samples.shipped import SAMPLE
+from tests.conftest import REPOSITORY
 from tests.notebook import NOTEBOOK, run
+
+ON_GPU = REPOSITORY / "docs" / "train_on_gpu.ipynb"
 
 
 def test_the_notebook_leads_from_a_row_to_a_board_to_a_prediction(tmp_path: Path) -> None:
@@ -27,3 +36,56 @@ def test_the_notebook_leads_from_a_row_to_a_board_to_a_prediction(tmp_path: Path
 def kind(output: dict[str, dict[str, object]]) -> str:
     """Name what an output is, by which its text may differ from machine to machine."""
     return next(iter(output.get("data", {"text": ""})))
+
+
+def translate(source: str, steps: int) -> str:
+    """Return a cell's code without IPython: commands become processes, with few steps.
+
+    `%pip` and `fetch` are left out: they need the services' network.
+    """
+    source = source.replace("\\\n", " ")
+    lines = [
+        f"execute(f{line[1:]!r}, {steps})" if line.startswith("!") else line
+        for line in source.splitlines()
+        if not line.startswith(("%pip", "!fianchetto fetch"))
+    ]
+    return "\n".join(lines)
+
+
+RUN = f"""
+import os, shlex, subprocess
+def execute(line, steps):
+    words = shlex.split(line.replace("--minutes 60", f"--steps {{steps}} --device cpu"))[1:]
+    words = ["16" if word == "2048" else word for word in words]
+    environment = os.environ | {{"PYTHONPATH": {str(REPOSITORY)!r}}}
+    subprocess.run([{sys.executable!r}, "-m", "pipeline", *words], env=environment, check=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_notebook_for_gpus_continues_on_a_new_machine(tmp_path: Path) -> None:
+    """Small numbers: the bundled games, two steps, then a machine without dataset and two more."""
+    page = json.loads(ON_GPU.read_text())
+    assert (page["nbformat"], page["nbformat_minor"]) == (4, 5)
+    assert all(re.fullmatch(r"[\w-]{1,64}", cell["id"]) for cell in page["cells"])
+    assert not [cell for cell in page["cells"] if cell.get("outputs")]
+    for machine, steps in (("first", 2), ("second", 4)):
+        folder = tmp_path / machine
+        dumps = folder / "datasets" / "dumps"
+        dumps.mkdir(parents=True)
+        shutil.copy(SAMPLE, dumps / "lichess_db_standard_rated_2013-01.pgn.zst")
+        if machine == "second":
+            shutil.copytree(tmp_path / "first" / "kept", folder / "kept")
+        cells = [
+            cell | {"source": [translate("".join(cell["source"]), steps)]} for cell in page["cells"]
+        ]
+        run([{"cell_type": "code", "source": [RUN]}, *cells], folder)
+        kept = folder / "kept"
+        assert json.loads((kept / "human" / "checkpoint.json").read_text())["step"] == steps
+        assert (kept / "report" / "report.html").exists()
+        names = zipfile.ZipFile(kept / "human.zip").namelist()
+        assert {"human/checkpoint.json", "human/model.onnx"} <= set(names)
+    lines = map(json.loads, (kept / "human" / "metrics.jsonl").read_text().splitlines())
+    steps_seen = [line["step"] for line in lines]
+    assert steps_seen == sorted(steps_seen), "the second machine did not begin again"
+    assert steps_seen[0] <= 2

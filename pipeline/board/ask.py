@@ -28,6 +28,8 @@ class PlayRequest(GameSoFar):
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Seconds left on the network's clock, for networks that read it."""
+    time_control: Annotated[str, Field(max_length=20)] = ""
+    """Base and increment of the game in seconds, such as 180+2; "" without a clock."""
 
 
 def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
@@ -49,6 +51,7 @@ def _choose(
         rating=rating,
         opponent_rating=rating,
         clock=request.clock if "clock" in player.evaluator.columns else None,
+        time_control=(request.time_control or None) if reads_speed(player) else None,
         simulations=SIMULATIONS if request.style == "human" else 0,
     )
     return choice.move, choice.probabilities[choice.move]
@@ -57,6 +60,11 @@ def _choose(
 def reads_ratings(player: Player) -> bool:
     """Return whether the players' ratings are an input of the network."""
     return "elo" in player.evaluator.columns
+
+
+def reads_speed(player: Player) -> bool:
+    """Return whether the game's time control is an input of the network."""
+    return "base" in player.evaluator.columns
 
 
 # ---------------------------------------------------------------- ask

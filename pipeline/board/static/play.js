@@ -31,7 +31,7 @@ function readSettings() {
 
 function startGame(start) {
   const [seconds, more] = game.clock.split("+").map(Number);
-  const clocks = seconds ? { w: seconds, b: seconds, more } : null;
+  const clocks = seconds ? { w: seconds, b: seconds, more, control: game.clock } : null;
   change({ start, moves: [], at: 0, flag: "", said: "", clocks, flipped: game.color === "b" });
 }
 
@@ -55,7 +55,8 @@ async function answer() {
   const mine = newest();
   say("The network is thinking…");
   const clock = game.clocks ? Math.round(game.clocks[position.turn]) : null;
-  const found = await ask("/api/play", { ...shown(), style: game.style, rating: Number(game.rating), clock });
+  const time_control = game.clocks?.control ?? "";
+  const found = await ask("/api/play", { ...shown(), style: game.style, rating: Number(game.rating), clock, time_control });
   if (!found || mine !== newest() || game.flag) return;
   game.said = found.said;
   make(found.move);

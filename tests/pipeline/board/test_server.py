@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,16 @@ import pytest
 from starlette.testclient import TestClient
 
 import model
+from engine.errors import UserError
+from model.inference.evaluator import NetworkEvaluator
+from model.inference.player import Player
+from model.network.network import build
+from pipeline.board.ask import PlayRequest, answer
 from pipeline.board.networks import Networks
+from pipeline.board.review import ReviewRequest, review
 from pipeline.board.server import MAX_BODY_BYTES, make_app
 from pipeline.samples.shipped import EMBEDDED
+from tests.model.synthetic import TINY
 from tests.pipeline.board.games import SHORT, WITHOUT
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
@@ -103,6 +111,31 @@ def test_ask_gives_the_players_own_probabilities_by_rating(client: TestClient) -
     assert drawn["own kings"] == "M4 7h1v1h-1z"
     assert drawn["move -1 to"] == "M4 3h1v1h-1z"  # e5
     assert drawn["own pawns"].count("M") == 8
+
+
+class Recorder(NetworkEvaluator):
+    """Keeps the columns that it is given."""
+
+    def __call__(self, planes_BP: Any, columns: Any = None) -> Any:
+        """Evaluate."""
+        self.given = columns
+        return super().__call__(planes_BP, columns)
+
+
+def test_play_and_review_give_the_time_control_to_a_network_that_reads_it() -> None:
+    row = replace(TINY, condition="ratings_speed", condition_width=4)
+    evaluator = Recorder(build(row, seed=0), device="cpu", amp="off")
+    player = Player(evaluator)
+    for text, wanted in (("180+2", {"base": 180, "increment": 2}), ("", {})):
+        answer(PlayRequest(time_control=text), player)
+        del evaluator.given["elo"], evaluator.given["opponent_elo"]
+        assert evaluator.given == wanted
+    game = SHORT.replace("[White ", '[TimeControl "600+5"]\n[White ', 1)
+    for _ in review(ReviewRequest(pgn=game), player):
+        pass
+    assert evaluator.given["base"].tolist() == [600]
+    with pytest.raises(UserError, match="a time control is"):
+        answer(PlayRequest(time_control="soon"), player)
 
 
 def test_a_saved_game_is_read_again_by_python_chess(client: TestClient) -> None:
