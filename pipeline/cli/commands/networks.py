@@ -43,9 +43,9 @@ class Export(Common):
     positions: Path | None = None
     """Dataset whose test positions are used to compare; by default positions of random games."""
     int8: bool = False
-    """Quantize convolutions and attention's matrices to 8-bit integers, about twice as fast on a CPU.
-    Expected scores change by one or two percentage points. With --positions, its train positions
-    calibrate the activations."""
+    """Quantize convolutions and attention to 8-bit integers, about twice as fast on a CPU. Expected
+    scores change by one or two percentage points. With --positions, its train positions calibrate
+    the activations."""
 
     def run(self) -> dict[str, Any]:
         """Export, and return the file and its differences from torch."""

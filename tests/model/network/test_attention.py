@@ -78,10 +78,11 @@ def test_a_layer_is_that_of_numpy_and_begins_as_the_identity() -> None:
 def test_bfloat16_keeps_its_width_and_stays_near() -> None:
     block = disturb(AttentionBlock(WIDE), 0.1)
     boards = torch.randn((2, 24, 8, 8), generator=torch.Generator().manual_seed(5))
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = block(boards.bfloat16())
-    assert rounded.dtype == torch.bfloat16
-    assert float((rounded - block(boards)).abs().mean()) < 0.02
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = block(boards.bfloat16())
+        assert rounded.dtype == torch.bfloat16
+        assert float((rounded - block(boards)).abs().mean()) < 0.02
 
 
 def test_muon_steps_each_matrix_of_a_layer_and_adamw_the_rest() -> None:

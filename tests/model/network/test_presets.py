@@ -103,7 +103,7 @@ SUMS = {
     "chessmarro": 128.4362,
     "fianchetto-s": 98.9454,
     "fianchetto-human": 88.0262,
-    "fianchetto-human-m": 0.0,
+    "fianchetto-human-m": 140.6285,
     "fianchetto-rated": 82.9343,
     "fianchetto-xs": 80.3690,
 }
