@@ -214,9 +214,8 @@ def test_a_network_of_speeds_plays_by_the_time_control() -> None:
     given = {"elo": 1500, "opponent_elo": 1500, "base": 180, "increment": 2}
     columns = {name: np.array([number]) for name, number in given.items()}
     logits = one.evaluator(planes_of([board]), columns)[0][0]
-    first, second = list(blitz)[:2]
-    apart = logits[label_of(first, chess.WHITE)] - logits[label_of(second, chess.WHITE)]
-    assert np.log(blitz[first] / blitz[second]) == pytest.approx(apart, abs=1e-4)
+    labels = [label_of(move, chess.WHITE) for move in blitz]
+    assert np.diff(np.log(list(blitz.values()))) == pytest.approx(np.diff(logits[labels]), abs=1e-3)
     for other in (None, "bullet", "1800+0"):
         assert one.choose(board, rating=1500, time_control=other).probabilities != blitz
     moves, shares = one.policies(board, [1500], time_control="180+2")
@@ -226,8 +225,8 @@ def test_a_network_of_speeds_plays_by_the_time_control() -> None:
             one.choose(board, time_control=wrong)  # type: ignore[arg-type]
     with pytest.raises(ConditionError, match="does not read 'base'"):
         player(TINY).choose(board, time_control="blitz")
-    contestant = Contestant(name="one", evaluator=one.evaluator, limit=Limit(base=300, increment=3))
-    side = OwnSide(contestant, 1)
+    limit = Limit(base=300, increment=3)
+    side = OwnSide(Contestant(name="one", evaluator=one.evaluator, limit=limit), 1)
     side.games[0] = 0
     conditions = side._ask(MoveRequest(0, board, (299.0, 290.0))).conditions
     assert conditions.columns() == {"clock": 299, "base": 300, "increment": 3}

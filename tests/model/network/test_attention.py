@@ -1,5 +1,4 @@
-"""Attention blocks: the numbers of a layer by NumPy alone, its optimizers, its cost, and its
-independence of the batch."""
+"""Attention blocks: the numbers of a layer by NumPy alone, its optimizers and its cost."""
 
 from dataclasses import replace
 from math import erf, sqrt
@@ -11,9 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from model.costs import size
-from model.data.playouts import playout_rows
-from model.inference.evaluator import NetworkEvaluator
-from model.network.blocks import AttentionBlock, SquareEmbedding
+from model.network.blocks import AttentionBlock
 from model.network.network import build
 from model.network.presets import presets
 from model.training.config import TrainConfig, resolve_optimizer
@@ -33,20 +30,18 @@ def disturb(network: nn.Module, scale: float = 0.3) -> Any:
     return network
 
 
-def normalize(x: Array, norm: dict[str, Array]) -> Array:
-    centered = x - x.mean(-1, keepdims=True)
-    deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
-    return centered / deviation * norm["weight"] + norm["bias"]
-
-
 def layer_by_hand(x: Array, weights: dict[str, Array], heads: int) -> Array:
     """Compute a pre-norm layer on the squares of one board, float64 `[64, C]`."""
-    parts = {name: {} for name in ("norm1", "norm2", "project", "expand", "contract")}
-    for name, value in weights.items():
-        layer, _, kind = name.partition(".")
-        parts.setdefault(layer, {})[kind] = value
-    normed, depth = normalize(x, parts["norm1"]), x.shape[1] // heads
-    mixed = np.zeros_like(x)
+
+    def linear(name: str, given: Array) -> Array:
+        return given @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def normalize(name: str, given: Array) -> Array:
+        centered = given - given.mean(1, keepdims=True)
+        deviation = np.sqrt((centered**2).mean(1, keepdims=True) + 1e-5)
+        return centered / deviation * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    normed, depth, mixed = normalize("norm1", x), x.shape[1] // heads, np.zeros_like(x)
     for head in range(heads):
         own = slice(head * depth, (head + 1) * depth)
         query, key, value = (
@@ -54,10 +49,9 @@ def layer_by_hand(x: Array, weights: dict[str, Array], heads: int) -> Array:
         )
         powers = np.exp(query @ key.T / sqrt(depth) + weights["pair_bias"][head])
         mixed[:, own] = powers / powers.sum(1, keepdims=True) @ value
-    x = x + mixed @ parts["project"]["weight"].T + parts["project"]["bias"]
-    hidden = normalize(x, parts["norm2"]) @ parts["expand"]["weight"].T + parts["expand"]["bias"]
-    hidden = hidden * (1 + np.vectorize(erf)(hidden / sqrt(2))) / 2
-    return x + hidden @ parts["contract"]["weight"].T + parts["contract"]["bias"]
+    x = x + linear("project", mixed)
+    hidden = linear("expand", normalize("norm2", x))
+    return x + linear("contract", hidden * (1 + np.vectorize(erf)(hidden / sqrt(2))) / 2)
 
 
 def test_a_layer_is_that_of_numpy_and_begins_as_the_identity() -> None:
@@ -73,16 +67,8 @@ def test_a_layer_is_that_of_numpy_and_begins_as_the_identity() -> None:
             squares = board.reshape(24, 64).T  # row after row
             wanted = layer_by_hand(squares, weights, heads=3).T.reshape(24, 8, 8)
             np.testing.assert_allclose(one, wanted, atol=1e-4)
-
-
-def test_bfloat16_keeps_its_width_and_stays_near() -> None:
-    block = disturb(AttentionBlock(WIDE), 0.1)
-    boards = torch.randn((2, 24, 8, 8), generator=torch.Generator().manual_seed(5))
-    with torch.no_grad():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            rounded = block(boards.bfloat16())
-        assert rounded.dtype == torch.bfloat16
-        assert float((rounded - block(boards)).abs().mean()) < 0.02
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert block(boards.bfloat16()).dtype == torch.bfloat16, "norms do not widen"
 
 
 def test_muon_steps_each_matrix_of_a_layer_and_adamw_the_rest() -> None:
@@ -104,20 +90,3 @@ def test_a_layer_costs_its_matrices_and_its_pairs_of_squares() -> None:
     matrices = 4 * 256**2 + 2 * 256 * 512
     assert three["flops"] - two["flops"] == 2 * 64 * matrices + 4 * 64**2 * 256
     assert three["parameters"] - two["parameters"] == matrices + 4 * 256 + 2 * 256 + 512 + 8 * 64**2
-
-
-def test_a_row_is_evaluated_alike_in_every_batch() -> None:
-    rows = playout_rows(40, seed=3)
-    evaluate = NetworkEvaluator(disturb(build(WIDE, seed=1), 0.2), device="cpu", amp="off")
-    together = evaluate(rows["planes"], rows)
-    for count in (1, 2, 7):
-        some = {name: column[:count] for name, column in rows.items()}
-        for found, wanted in zip(evaluate(some["planes"], some), together, strict=True):
-            np.testing.assert_allclose(found, wanted[:count], atol=1e-4)
-
-
-def test_each_square_has_a_vector() -> None:
-    embedding = SquareEmbedding(24)
-    board = embedding(torch.zeros(1, 24, 8, 8))[0]
-    assert len(torch.unique(embedding.squares, dim=0)) == 64
-    assert torch.equal(board[:, 6, 4], embedding.squares[8 * 6 + 4])

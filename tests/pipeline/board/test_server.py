@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import chess
 import chess.pgn
@@ -113,29 +114,17 @@ def test_ask_gives_the_players_own_probabilities_by_rating(client: TestClient) -
     assert drawn["own pawns"].count("M") == 8
 
 
-class Recorder(NetworkEvaluator):
-    """Keeps the columns that it is given."""
-
-    def __call__(self, planes_BP: Any, columns: Any = None) -> Any:
-        """Evaluate."""
-        self.given = columns
-        return super().__call__(planes_BP, columns)
-
-
 def test_play_and_review_give_the_time_control_to_a_network_that_reads_it() -> None:
     row = replace(TINY, condition="ratings_speed", condition_width=4)
-    evaluator = Recorder(build(row, seed=0), device="cpu", amp="off")
-    player = Player(evaluator)
-    for text, wanted in (("180+2", {"base": 180, "increment": 2}), ("", {})):
-        answer(PlayRequest(time_control=text), player)
-        del evaluator.given["elo"], evaluator.given["opponent_elo"]
-        assert evaluator.given == wanted
-    game = SHORT.replace("[White ", '[TimeControl "600+5"]\n[White ', 1)
-    for _ in review(ReviewRequest(pgn=game), player):
-        pass
-    assert evaluator.given["base"].tolist() == [600]
-    with pytest.raises(UserError, match="a time control is"):
-        answer(PlayRequest(time_control="soon"), player)
+    player = Player(NetworkEvaluator(build(row, seed=0), device="cpu"))
+    with patch.object(player, "choose", wraps=player.choose) as asked:
+        for text in ("180+2", ""):
+            answer(PlayRequest(time_control=text), player)
+        list(review(ReviewRequest(pgn=f'[TimeControl "600+5"]\n{SHORT}'), player))
+        given = [call.kwargs["time_control"] for call in asked.call_args_list]
+        assert given == ["180+2", None, *["600+5"] * 7]
+        with pytest.raises(UserError, match="a time control is"):
+            answer(PlayRequest(time_control="soon"), player)
 
 
 def test_a_saved_game_is_read_again_by_python_chess(client: TestClient) -> None:
