@@ -153,7 +153,7 @@ class LayerNorm(nn.LayerNorm):
         kind = "cpu" if x.is_meta else x.device.type  # autocast does not support the meta device
         with torch.autocast(kind, enabled=False):
             weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
-            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+            return F.layer_norm(x, list(self.normalized_shape), weight, bias, self.eps)
 
 
 class AttentionBlock(nn.Module):
@@ -184,16 +184,17 @@ class AttentionBlock(nn.Module):
         x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
         x_BSC = x_BSC + self.project(self._attend(self.norm1(x_BSC)))
         x_BSC = x_BSC + self.contract(F.gelu(self.expand(self.norm2(x_BSC))))
-        return x_BSC.unflatten(1, (8, 8)).permute(0, 3, 1, 2)
+        return x_BSC.view(-1, 8, 8, x_BSC.shape[2]).permute(0, 3, 1, 2)
 
     def _attend(self, x_BSC: Tensor) -> Tensor:
         """Return each square's mixture of the squares' values, `[B, S, C]`."""
+        shape = (-1, SQUARES, self.heads, x_BSC.shape[2] // self.heads)
         query, key, value = (
-            layer(x_BSC).unflatten(2, (self.heads, -1)).transpose(1, 2)  # [B, H, S, D]
+            layer(x_BSC).view(shape).transpose(1, 2)  # [B, H, S, D]
             for layer in (self.query, self.key, self.value)
         )
         bias_HSS = self.pair_bias.to(query.dtype)
-        mixed_BHSD = F.scaled_dot_product_attention(query, key, value, attn_mask=bias_HSS)
+        mixed_BHSD: Tensor = F.scaled_dot_product_attention(query, key, value, attn_mask=bias_HSS)
         return mixed_BHSD.transpose(1, 2).flatten(2)
 
 
