@@ -1,12 +1,21 @@
-"""The notebook of first steps runs, and shows what its text says; the wheel's test runs it where
-only a wheel is installed."""
+"""The notebooks run: the one of first steps, which the wheel's test runs where only a wheel is
+installed, and the one for Colab and Kaggle on a processor, with a lost machine in between."""
 
 import json
+import re
+import shutil
+import sys
+import zipfile
 from pathlib import Path
 
 import chess
+import pytest
 
+from pipeline.samples.shipped import SAMPLE
+from tests.conftest import REPOSITORY
 from tests.notebook import NOTEBOOK, run
+
+ON_GPU = REPOSITORY / "docs" / "train_on_gpu.ipynb"
 
 
 def test_the_notebook_leads_from_a_row_to_a_board_to_a_prediction(tmp_path: Path) -> None:
@@ -27,3 +36,51 @@ def test_the_notebook_leads_from_a_row_to_a_board_to_a_prediction(tmp_path: Path
 def kind(output: dict[str, dict[str, object]]) -> str:
     """Name what an output is, by which its text may differ from machine to machine."""
     return next(iter(output.get("data", {"text": ""})))
+
+
+def translate(source: str, steps: int) -> str:
+    """Return a cell's code without IPython: commands become processes, with few steps.
+
+    `%pip` and `fetch` are left out: they need the services' network.
+    """
+    lines = source.replace("\\\n", " ").replace("--batch-size 2048", "--batch-size 16")
+    lines = lines.replace("--minutes 60", f"--steps {steps} --device cpu").splitlines()
+    skipped = ("%pip", "!fianchetto fetch")
+    return "\n".join(
+        f"execute(f{line.removeprefix('!fianchetto')!r})" if line.startswith("!") else line
+        for line in lines
+        if not line.startswith(skipped)
+    )
+
+
+RUN = f"""
+import os, shlex, subprocess
+def execute(line):
+    command = [{sys.executable!r}, "-m", "pipeline", *shlex.split(line)]
+    subprocess.run(command, env=os.environ | {{"PYTHONPATH": {str(REPOSITORY)!r}}}, check=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_notebook_for_gpus_continues_on_a_new_machine(tmp_path: Path) -> None:
+    """Small numbers: the bundled games, two steps, then a machine without dataset and two more."""
+    page = json.loads(ON_GPU.read_text())
+    assert (page["nbformat"], page["nbformat_minor"]) == (4, 5)
+    assert all(re.fullmatch(r"[\w-]{1,64}", cell["id"]) for cell in page["cells"])
+    for folder, steps in ((tmp_path / "first", 2), (tmp_path / "second", 4)):
+        dumps = folder / "datasets" / "dumps"
+        dumps.mkdir(parents=True)
+        shutil.copy(SAMPLE, dumps / "lichess_db_standard_rated_2013-01.pgn.zst")
+        if steps == 4:
+            shutil.copytree(tmp_path / "first" / "kept", folder / "kept")
+        cells = [{"cell_type": "code", "source": [RUN]}]
+        for cell in page["cells"]:
+            cells.append(cell | {"source": [translate("".join(cell["source"]), steps)]})
+        run(cells, folder)
+        kept = folder / "kept"
+        assert json.loads((kept / "human" / "checkpoint.json").read_text())["step"] == steps
+        assert (kept / "report" / "report.html").exists()
+        names = zipfile.ZipFile(kept / "human.zip").namelist()
+        assert {"human/checkpoint.json", "human/model.onnx"} <= set(names)
+    lines = map(json.loads, (kept / "human" / "metrics.jsonl").read_text().splitlines())
+    assert next(lines)["step"] <= 2, "the second machine did not begin again"

@@ -125,10 +125,10 @@ class OwnSide:
         """Convert a MoveRequest to the player's Request."""
         limit, rating = self.limit, self.contestant.rating or None
         left = request.left if limit.base is not None else None
-        increment = limit.increment if left is not None else None
+        base = limit.base if limit.moves is None else None  # one time control for the whole game
         return Request(
             board=request.board,
-            conditions=Conditions(rating=rating, clock=left, increment=increment),
+            conditions=Conditions(rating=rating, clock=left, base=base, increment=limit.increment),
             limits=Limits(
                 movetime=limit.movetime,
                 left=left,

@@ -5,6 +5,7 @@ Only this module maps boards, games and players to columns.
 Axes: B boards, A labels, M legal moves by label, W outcomes.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,11 +17,26 @@ from numpy.typing import NDArray
 from engine.board.position import castling_bits, en_passant_file, from_board
 from engine.encoding.planes import label_of, planes_of
 from engine.encoding.views import LAST_MOVES, last_moves_of
+from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
 Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Logits float32[B, A] by the mover's labels, and win, draw, loss float32[B, W]."""
 MOST_CLOCK, MOST_INCREMENT, MOST_HALFMOVE = 65_534, 254, 255
+SPEEDS = {"bullet": (60, 0), "blitz": (180, 0), "rapid": (600, 0), "classical": (1800, 0)}
+"""Time control assumed for each of Lichess's speeds: seconds at the start, and added per move."""
+
+
+def parse_time_control(text: str) -> tuple[int, int]:
+    """Return base and increment in seconds of `180+2` or a name in SPEEDS, else raise UserError."""
+    text = str(text)
+    if text in SPEEDS:
+        return SPEEDS[text]
+    found = re.fullmatch(r"([0-9]{1,5})\+([0-9]{1,3})", text)
+    if found is None:
+        names = ", ".join(SPEEDS)
+        raise UserError(f"a time control is seconds, such as 180+2, or {names}, not {text[:40]!r}")
+    return min(int(found[1]), MOST_CLOCK), min(int(found[2]), MOST_INCREMENT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,20 +49,28 @@ class Conditions:
     """The opponent's rating; by default the mover's, since training data has both or neither."""
     clock: float | None = None
     """Seconds on the mover's clock."""
+    base: float | None = None
+    """Seconds on each clock at the start of the game."""
     increment: float | None = None
-    """Seconds added per move."""
+    """Seconds added per move; used only with `base`, since training data has both or neither."""
 
     def columns(self) -> dict[str, int]:
         """Return the columns of the known conditions."""
         opponent = self.rating if self.opponent_rating is None else self.opponent_rating
-        clock, increment = self.clock, self.increment
+        is_timed = self.base is not None and self.increment is not None
         numbers = {
             "elo": self.rating,
             "opponent_elo": opponent,
-            "clock": None if clock is None else min(max(int(clock), 0), MOST_CLOCK),
-            "increment": None if increment is None else min(max(int(increment), 0), MOST_INCREMENT),
+            "clock": _clip(self.clock, MOST_CLOCK),
+            "base": _clip(self.base, MOST_CLOCK) if is_timed else None,
+            "increment": _clip(self.increment, MOST_INCREMENT) if is_timed else None,
         }
         return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _clip(seconds: float | None, most: int) -> int | None:
+    """Return whole seconds from 0 to `most`; None stays None."""
+    return None if seconds is None else min(max(int(seconds), 0), most)
 
 
 def read_columns(

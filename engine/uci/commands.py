@@ -143,10 +143,21 @@ class GameState:
         """The game; None after a rejected position."""
         self._start = chess.STARTING_FEN
         self._words: list[str] = []
+        self._base: float | None = None
 
     def refuse(self) -> None:
         """Drop the position, so that `go` plays no move until the next valid one."""
-        self.board, self._start, self._words = None, "", []
+        self.board, self._start, self._words, self._base = None, "", [], None
+
+    def record_clock(self, go: Go) -> float | None:
+        """Return the most seconds that the mover had at a `go` of this game, nearly its base time.
+
+        None if this `go` has no clock.
+        """
+        left = None if self.board is None else go.limits(self.board.turn == chess.WHITE).left
+        if left is not None:
+            self._base = max(left, self._base or 0.0)
+        return None if left is None else self._base
 
     def update(self, fen: str | None, words: Sequence[str]) -> str:
         """Apply a `position` (None for `startpos`); return a note for the user, or "".

@@ -178,7 +178,8 @@ class Engine:
             self._note("go while thinking: the previous search is stopped")
             self._job.stop()
         board = self._game.board and self._game.board.copy()
-        job = self._job = Job(go, self._options, board, begun, self._say, self._clock)
+        base = self._game.record_clock(go)
+        job = self._job = Job(go, self._options, board, base, begun, self._say, self._clock)
 
         def think() -> None:
             try:

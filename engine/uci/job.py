@@ -31,16 +31,18 @@ class Job(MoveControl):
         go: Go,
         options: Options,
         board: chess.Board | None,
+        base: float | None,
         begun: float,
         say: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
         """Create the task of a `go` received at time `begun`.
 
-        `board` is the job's own copy of the game, None if the last position was rejected.
+        `board` is the job's own copy of the game, None if the last position was rejected. `base` is
+        the base time of the game's clock in seconds, if known.
         """
         super().__init__(begun)
-        self.go, self.options, self.board = go, options, board
+        self.go, self.options, self.board, self.base = go, options, board, base
         self.pondering = go.ponder
         self.answered = False
         self.over = threading.Event()
@@ -166,14 +168,14 @@ class Job(MoveControl):
                 self._note(f"searchmoves: {quote(word)} is not legal here")
         allowed = [move for move in legal if move in wanted]
         limits = go.limits(board.turn == chess.WHITE)
-        increment = None if limits.left is None else limits.increment
+        base, increment = options.time_control or (self.base, limits.increment)
         rating = options.played_rating or None
         bounds = [MOST_SIMULATIONS, *([max(go.nodes, 1)] if go.nodes is not None else [])]
         bounds += [options.simulations] if options.simulations and not go.infinite else []
         bounds += [1] if go.mate is not None and go.mate < 1 else []  # no such mate exists
         return Request(
             board=board,
-            conditions=Conditions(rating=rating, clock=limits.left, increment=increment),
+            conditions=Conditions(rating=rating, clock=limits.left, base=base, increment=increment),
             limits=limits,
             allowed=allowed if len(allowed) < len(legal) else (),
             simulations=min(bounds),

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.cores import cores
 from engine.errors import UserError
+from engine.player.policy import SPEEDS
 from engine.search import SearchConfig
 from engine.search.human import Aim
 from engine.search.tree import tree_bytes
@@ -61,6 +62,9 @@ class Options:
     rating: int = _option(0, "Rating", 0, 4000)
     """Rating of both players in styles other than search, on the scale of the network's training
     games; 0 is unknown."""
+    speed: str = _option("auto", "Game Speed", 0, 0, ("auto", *SPEEDS))
+    """Speed of the game, for networks that read it, in styles other than search; auto takes the
+    time control from the clock."""
     limit_strength: bool = _option(False, "UCI_LimitStrength")
     """Play at `elo` in the style human-strength; overrides `style` and `rating`."""
     elo: int = _option(1500, "UCI_Elo", *ELO_BOUNDS)
@@ -94,6 +98,11 @@ class Options:
         if self.limit_strength or self.style == "human-strength":
             return "strength"
         return "likelihood" if self.style == "human" else None
+
+    @property
+    def time_control(self) -> tuple[int, int] | None:
+        """Base and increment in seconds of the chosen speed; None for auto."""
+        return SPEEDS.get(self.speed)
 
     @property
     def played_rating(self) -> int:

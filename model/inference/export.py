@@ -3,7 +3,7 @@
 The graph is the whole evaluator in float32, from packed planes to logits by label and to win, draw
 and loss. Its inputs depend on the preset (`blank_rows`); the numbers of rows and of legal moves are
 dynamic. The file is published only if onnxruntime and torch agree on given positions: up to
-rounding in float32, and within larger bounds if convolutions are quantized to 8-bit integers
+rounding in float32, and within larger bounds if layers are quantized to 8-bit integers
 (model.inference.quantization).
 
 Axes: B batch, L label (4096), M legal move, F feature.
@@ -129,8 +129,8 @@ def export(
     """Export a checkpoint to `out`, by default model.onnx beside its card.
 
     Return the file's size and its differences from torch on `rows`: `planes`, and the columns that
-    the network reads. With `calibration`, which has the same columns, convolutions are quantized to
-    8-bit integers, with scales from these rows. Raises CheckpointError, and ExportError if a
+    the network reads. With `calibration`, which has the same columns, layers are quantized to 8-bit
+    integers, with scales from these rows. Raises CheckpointError, and ExportError if a
     package is missing or the outputs differ by more than TOLERANCE, or in integers INT8_DIVERGENCE
     and INT8_VALUE. On an error nothing is written.
     """
@@ -173,7 +173,7 @@ def export(
 
 
 def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
-    """Write a copy of the network in `path` with 8-bit convolutions, and return its path.
+    """Write a copy of the network in `path` with 8-bit layers, and return its path.
 
     Float32 layers and the first convolution stay in float32. Quantizing the first convolution
     caused half of the error of the expected score.

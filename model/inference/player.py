@@ -25,7 +25,7 @@ from engine.errors import UserError
 from engine.player import Conditions, Play, Request, Style
 from engine.player import Player as EnginePlayer
 from engine.player.boards import check_board, parse_playable
-from engine.player.policy import evaluate
+from engine.player.policy import evaluate, parse_time_control
 from engine.search import SearchConfig
 from engine.search.human import Aim
 from model.inference.columns import check_conditions
@@ -34,8 +34,8 @@ from model.inference.onnx_evaluator import OnnxEvaluator, find_export
 
 MAX_SIMULATIONS = 1_000_000
 """Maximum simulations per call: memory for the whole tree is allocated in advance."""
-COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo", "clock": "clock"}
-"""Arguments of `choose` and their columns."""
+COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo"}
+"""Columns of conditions with another name."""
 
 
 class GameOverError(UserError):
@@ -75,6 +75,7 @@ class Player:
         rating: int | None = None,
         opponent_rating: int | None = None,
         clock: int | None = None,
+        time_control: str | None = None,
         simulations: int = 0,
         aim: Aim = "likelihood",
         random: np.random.Generator | None = None,
@@ -82,9 +83,10 @@ class Player:
         """Choose a move from the policy. Temperature 1 samples from it; 0 takes the likeliest move.
 
         `board` is a python-chess board, a FEN, or "startpos". Networks that read the last moves
-        take them from its move stack. Ratings, and the clock of the side to move in seconds, need a
-        network that reads them (else ConditionError). None means unknown; `opponent_rating`
-        defaults to `rating`. An imitation plays the openings that its player always plays,
+        take them from its move stack. Ratings, the clock of the side to move in seconds, and the
+        time control ("180+2" in seconds, or "bullet", "blitz", "rapid", "classical") need a network
+        that reads them (else ConditionError). None means unknown; `opponent_rating` defaults to
+        `rating`. An imitation plays the openings that its player always plays,
         whatever the temperature. With `simulations`, a search corrects the policy
         (engine/search/human.py). The aim "likelihood" predicts the moves of human players of that
         rating; "strength" plays as well as they do. Raises GameOverError, FenError for positions
@@ -94,7 +96,9 @@ class Player:
         simulations = _read_whole("simulations", simulations, 0, MAX_SIMULATIONS)
         if aim not in get_args(Aim):
             raise UserError(f"aim must be one of {', '.join(get_args(Aim))}, not {aim!r}")
-        conditions = self._conditions(rating=rating, opponent_rating=opponent_rating, clock=clock)
+        conditions = self._conditions(
+            time_control, rating=rating, opponent_rating=opponent_rating, clock=clock
+        )
         correction = self._searched.corrections.get(aim) if simulations else None
         style = Style(
             correction=correction,
@@ -111,7 +115,7 @@ class Player:
         return Choice(play.move, shares, play.value, play.wdl, play.simulations)
 
     def policies(
-        self, board: chess.Board | str, ratings: Sequence[int]
+        self, board: chess.Board | str, ratings: Sequence[int], *, time_control: str | None = None
     ) -> tuple[list[chess.Move], NDArray[np.float64]]:
         """Return the legal moves and their probabilities at each rating, float64 `[R, A]`.
 
@@ -123,7 +127,7 @@ class Player:
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
         if isinstance(ratings, str) or not isinstance(ratings, Iterable):
             raise UserError(f"ratings must be a list of whole numbers, not {ratings!r}")
-        conditions = [self._conditions(rating=rating) for rating in ratings]
+        conditions = [self._conditions(time_control, rating=rating) for rating in ratings]
         if not conditions:
             return moves, np.empty((0, len(moves)))
         plays = self._play(Style(), [Request(board=board, conditions=one) for one in conditions])
@@ -160,10 +164,12 @@ class Player:
         player = EnginePlayer(self.evaluator, style, searched=self._searched)
         return player.play_all(requests)
 
-    def _conditions(self, **given: Any) -> Conditions:
+    def _conditions(self, time_control: str | None, **given: Any) -> Conditions:
         """Return the given conditions; ConditionError if the network does not read one."""
+        if time_control is not None:
+            given["base"], given["increment"] = parse_time_control(time_control)
         numbers = {name: _read_whole(name, one) for name, one in given.items() if one is not None}
-        known = {COLUMNS[name]: number for name, number in numbers.items()}
+        known = {COLUMNS.get(name, name): number for name, number in numbers.items()}
         check_conditions(f"the network {self.evaluator.preset.name}", self.evaluator.columns, known)
         return Conditions(**numbers)
 

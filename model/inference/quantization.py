@@ -1,4 +1,4 @@
-"""Quantize the convolutions of an exported network to 8-bit integers, for more speed.
+"""Quantize convolutions and attention's matrices to 8-bit integers, for more speed.
 
 This is post-training static quantization (Jacob et al. 2018, arXiv:1712.05877) by onnxruntime. The
 scales of activations are calibrated on sample positions; weights are scaled per channel. Weights
@@ -30,10 +30,11 @@ def quantize(
     rows: Batch,
     exact: Collection[str],
 ) -> None:
-    """Quantize the convolutions of the network in `path` and write the result to `out`.
+    """Quantize the network in `path` and write the result to `out`.
 
-    `rows` calibrate the scales of activations, and `inputs` converts them to the graph's inputs.
-    Convolutions with weights named in `exact` stay in float32. Metadata is kept. Errors of
+    Convolutions are quantized, and products of squares with constant matrices, which only attention
+    has. `rows` calibrate the scales of activations, and `inputs` converts them to the graph's
+    inputs. Layers with weights named in `exact` stay in float32. Metadata is kept. Errors of
     onnxruntime are passed on.
     """
     import onnx
@@ -56,7 +57,10 @@ def quantize(
             batch = next(self.batches, None)
             return None if batch is None else inputs(batch)
 
-    convolutions = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
+    graph = onnx.load(path).graph
+    constants = {one.name for one in graph.initializer} - set(exact)
+    layers = [node for node in graph.node if node.op_type in ("Conv", "MatMul")]
+    quantized = {node.name: node.op_type for node in layers if node.input[1] in constants}
     with quiet(), _one_thread():
         quantize_static(
             str(path),
@@ -65,8 +69,8 @@ def quantize(
             # min-max scales would let a few extreme rows double the value's error
             calibrate_method=CalibrationMethod.Percentile,
             quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=["Conv"],
-            nodes_to_exclude=[node.name for node in convolutions if node.input[1] in exact],
+            op_types_to_quantize=sorted(set(quantized.values())),
+            nodes_to_exclude=[node.name for node in layers if node.name not in quantized],
             per_channel=True,
             reduce_range=True,
             activation_type=QuantType.QUInt8,

@@ -1,7 +1,7 @@
-"""Building blocks that presets select: activations, gates, residual blocks.
+"""Building blocks that presets select: activations, gates, residual blocks, attention.
 
 Axes: B batch, C channels, Y row (0 is the 8th rank, seen from the view's side), X column (0 is the
-a-file).
+a-file), S square (8 * row + column), H head, D channels of a head.
 """
 
 from collections.abc import Callable, Mapping
@@ -130,6 +130,72 @@ class PreBlock(nn.Module):
         y = self.conv1(self.act1(self.norm1(x_BCYX)))
         y = self.conv2(self.act2(self.norm2(y)))
         return self.gate(y) + x_BCYX  # type: ignore[no-any-return]
+
+
+class SquareEmbedding(nn.Module):
+    """Add a learned vector to each square, since attention does not know where a square is."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.squares = nn.Parameter(torch.empty(SQUARES, width))
+        nn.init.normal_(self.squares, std=0.02)
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Add the vectors to `[B, C, Y, X]`."""
+        return x_BCYX + self.squares.to(x_BCYX.dtype).view(8, 8, -1).permute(2, 0, 1)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm in the dtype of its input: autocast would write float32, twice the memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize the last axis; statistics are computed in float32."""
+        kind = "cpu" if x.is_meta else x.device.type  # autocast does not support the meta device
+        with torch.autocast(kind, enabled=False):
+            weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+            return F.layer_norm(x, list(self.normalized_shape), weight, bias, self.eps)
+
+
+class AttentionBlock(nn.Module):
+    """Pre-norm transformer layer over the 64 squares (Vaswani et al. 2017, arXiv:1706.03762).
+
+    Each head adds a learned bias for every pair of squares to its scores. Query, key and value are
+    separate matrices because Muon orthogonalizes each.
+    """
+
+    def __init__(self, row: Preset) -> None:
+        super().__init__()
+        self.heads = row.heads
+        self.norm1 = LayerNorm(row.width)
+        self.query, self.key, self.value = (
+            nn.Linear(row.width, row.width, bias=False) for _ in range(3)
+        )
+        self.pair_bias = nn.Parameter(torch.zeros(row.heads, SQUARES, SQUARES))
+        self.project = nn.Linear(row.width, row.width)
+        self.norm2 = LayerNorm(row.width)
+        self.expand = nn.Linear(row.width, row.feed_forward)
+        self.contract = nn.Linear(row.feed_forward, row.width)
+        for layer in (self.project, self.contract):  # the block starts as the identity
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Transform `[B, C, Y, X]`."""
+        x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
+        x_BSC = x_BSC + self.project(self._attend(self.norm1(x_BSC)))
+        x_BSC = x_BSC + self.contract(F.gelu(self.expand(self.norm2(x_BSC))))
+        return x_BSC.view(-1, 8, 8, x_BSC.shape[2]).permute(0, 3, 1, 2)
+
+    def _attend(self, x_BSC: Tensor) -> Tensor:
+        """Return each square's mixture of the squares' values, `[B, S, C]`."""
+        shape = (-1, SQUARES, self.heads, x_BSC.shape[2] // self.heads)
+        query, key, value = (
+            layer(x_BSC).view(shape).transpose(1, 2)  # [B, H, S, D]
+            for layer in (self.query, self.key, self.value)
+        )
+        bias_HSS = self.pair_bias.to(query.dtype)
+        mixed_BHSD: Tensor = F.scaled_dot_product_attention(query, key, value, attn_mask=bias_HSS)
+        return mixed_BHSD.transpose(1, 2).flatten(2)
 
 
 class Float32(nn.Module):

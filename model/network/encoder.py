@@ -80,6 +80,7 @@ CLOCKS = ("clock", "base", "increment")
 CONDITIONS: Mapping[str, tuple[str, ...]] = {
     "none": (),
     "ratings": RATINGS,
+    "ratings_speed": (*RATINGS, "base", "increment"),
     "ratings_clock": (*RATINGS, *CLOCKS),
 }
 """Columns read for each value of a preset's `condition`."""

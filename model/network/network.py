@@ -13,10 +13,22 @@ from torch import Tensor, nn
 
 from engine.encoding.views import view
 from model.network import decoder, encoder
-from model.network.blocks import ACTIVATIONS, Norm, PostBlock, PreBlock, conv3
+from model.network.blocks import (
+    ACTIVATIONS,
+    AttentionBlock,
+    Norm,
+    PostBlock,
+    PreBlock,
+    SquareEmbedding,
+    conv3,
+)
 from model.network.preset import Preset
 
-BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {"post": PostBlock, "pre": PreBlock}
+BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {
+    "post": PostBlock,
+    "pre": PreBlock,
+    "attention": AttentionBlock,
+}
 POLICY_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
     "planes": decoder.planes_policy,
     "linear": decoder.linear_policy,
@@ -34,7 +46,8 @@ def _stem(row: Preset) -> nn.Sequential:
     convolution = conv3(view(row.view).planes, row.width)
     if row.block == "pre":
         return nn.Sequential(convolution)
-    return nn.Sequential(convolution, Norm(row.width), ACTIVATIONS[row.activation]())
+    stem = nn.Sequential(convolution, Norm(row.width), ACTIVATIONS[row.activation]())
+    return stem.append(SquareEmbedding(row.width)) if row.block == "attention" else stem
 
 
 def _blocks(row: Preset) -> nn.Sequential:

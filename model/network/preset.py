@@ -41,8 +41,13 @@ class Preset:
     """Channels of the trunk."""
     blocks: Blocks
     """Blocks in the trunk."""
-    block: Literal["post", "pre"]
-    """Kind of residual block: `post` or `pre` activation."""
+    block: Literal["post", "pre", "attention"]
+    """Kind of residual block: two convolutions with `post` or `pre` activation, or an `attention`
+    layer over the 64 squares with a feed-forward layer (GELU)."""
+    heads: OptionalSize = 0
+    """Attention heads of a block, which divide its channels; 0 without attention."""
+    feed_forward: OptionalSize = 0
+    """Hidden units of an attention block's feed-forward layer; 0 without attention."""
     towers: Annotated[int, Field(ge=1, le=2)] = 1
     """Number of trunks: 1 for all heads, or 2, one for the policy and one for the value."""
     activation: Literal["relu", "mish"]
@@ -65,9 +70,9 @@ class Preset:
     """Hidden units of the value head."""
     moves_left: OptionalSize = 0
     """Channels of the head that predicts the half-moves left in the game; 0 for no head."""
-    condition: Literal["none", "ratings", "ratings_clock"] = "none"
-    """Conditioning: none, ratings (of both players), or ratings_clock (ratings, the clock of the
-    side to move and the time control)."""
+    condition: Literal["none", "ratings", "ratings_speed", "ratings_clock"] = "none"
+    """Conditioning: none, ratings (of both players), ratings_speed (ratings and the time control,
+    base and increment), or ratings_clock (the same and the clock of the side to move)."""
     condition_width: OptionalSize = 0
     """Hidden units of the conditioning; 0 without conditioning."""
     move_features_width: OptionalSize = 0
@@ -82,7 +87,14 @@ class Preset:
             "linear": not moves.factored,
             "factored": moves.factored,
         }
+        attends = self.block == "attention"
         for is_wrong, why in (
+            (
+                attends and not (self.heads and self.feed_forward),
+                "attention needs heads and feed_forward, its hidden units",
+            ),
+            (attends and self.heads and self.width % self.heads, "heads must divide width"),
+            (attends and self.gate != "none", "attention has no gate: set gate='none'"),
             (self.gate != "none" and not self.squeeze, "a gate needs squeeze, its hidden units"),
             (
                 self.condition != "none" and not self.condition_width,

@@ -43,6 +43,32 @@ def _fianchetto() -> tuple[Preset, ...]:
     human = replace(
         rated, name="fianchetto-human", view="marro13+last8+attacks", move_features_width=128
     )
+    # With attention over the squares, for a GPU. In a pilot of 27 November 2026, 150 seconds of an
+    # H100 took a network like human-m to 0.515 top-1 on RAPID, where the embedded network has 0.510
+    # (docs/guides/hardware.md). On a processor, convolutions of the same cost learned as much in
+    # 0.6 times the time. human-l has not been trained.
+    human_m = replace(
+        human,
+        name="fianchetto-human-m",
+        width=256,
+        blocks=8,
+        block="attention",
+        heads=8,
+        feed_forward=512,
+        condition="ratings_speed",
+        value_width=32,
+        value_hidden=128,
+        condition_width=64,
+    )
+    human_l = replace(
+        human_m,
+        name="fianchetto-human-l",
+        width=384,
+        blocks=15,
+        heads=12,
+        feed_forward=768,
+        condition_width=128,
+    )
     # In the literature, ratings gain 0.067 nats and clocks 0.007. Castling rights and the
     # en-passant file are left out, because the 77 planes include all legal moves.
     s = replace(
@@ -67,7 +93,7 @@ def _fianchetto() -> tuple[Preset, ...]:
         condition_width=128,
     )
     large = replace(m, name="fianchetto-l", width=320, blocks=15, squeeze=64)
-    return xs, rated, human, s, m, large
+    return xs, rated, human, human_m, human_l, s, m, large
 
 
 def _chessmarro() -> tuple[Preset, ...]:

@@ -25,7 +25,9 @@ Teach = Literal["auto", "policy", "value", "both", "none"]
 
 DEFAULT_PRESET = "fianchetto-human"
 """Preset that is trained by default."""
-MUON_PRESETS = frozenset({"fianchetto-human", "fianchetto-rated"})
+MUON_PRESETS = frozenset(
+    {"fianchetto-human", "fianchetto-human-m", "fianchetto-human-l", "fianchetto-rated"}
+)
 """Presets that optimizer `auto` trains with Muon (measured in docs/benchmarks.md)."""
 
 FREE_TO_CHANGE = frozenset({"threads", "device", "save_seconds", "log"})
@@ -55,8 +57,8 @@ class TrainConfig:
     at least this size."""
     optimizer: OptimizerName = "auto"
     """Optimizer: adamw, sgd (Nesterov momentum), muon (for convolutions and linear layers, with
-    AdamW for the rest), or auto (muon for fianchetto-human and fianchetto-rated, adamw for other
-    networks)."""
+    AdamW for the rest), or auto (muon for fianchetto-human, -human-m, -human-l and -rated, adamw
+    for other networks)."""
     learning_rate: Annotated[float, Field(ge=0.0, le=10.0)] = 5e-3
     """Peak learning rate, reached at the end of the warm-up; muon's steps are scaled to the size of
     AdamW's."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from engine.player import Line
+from engine.player.policy import parse_time_control
 from model.inference.player import Player
 from pipeline.board.game import GameSoFar, end_of, number_moves
 from pipeline.board.show import planes_of_view
@@ -31,8 +32,8 @@ class PlayRequest(GameSoFar):
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Seconds left on the network's clock, for networks that read it."""
-    initial: Annotated[int, Field(ge=1, le=65_535)] | None = None
-    """Seconds on the clock at the start; None without clocks."""
+    time_control: Annotated[str, Field(max_length=20)] = ""
+    """Base and increment of the game in seconds, such as 180+2; "" without a clock."""
 
 
 def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
@@ -45,9 +46,10 @@ def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
     who = f"players rated {request.rating}" if reads_ratings(player) else "players"
     people = "" if probability is None else f", which {probability:.0%} of {who} would play"
     seconds = 0.0
-    if request.clock is not None and request.initial is not None:
+    if request.clock is not None and request.time_control:
+        base, _ = parse_time_control(request.time_control)
         random = np.random.default_rng()
-        seconds = draw_seconds(request.initial, board.fullmove_number, request.clock, random)
+        seconds = draw_seconds(base, board.fullmove_number, request.clock, random)
     said = f"It played {board.san(move)}{people}."
     return {"move": move.uci(), "said": said, "seconds": seconds}
 
@@ -83,6 +85,7 @@ def _choose(
         rating=rating,
         opponent_rating=rating,
         clock=request.clock if "clock" in player.evaluator.columns else None,
+        time_control=(request.time_control or None) if reads_speed(player) else None,
         simulations=SIMULATIONS if request.style == "human" else 0,
     )
     return choice.move, choice.probabilities[choice.move]
@@ -91,6 +94,11 @@ def _choose(
 def reads_ratings(player: Player) -> bool:
     """Return whether the players' ratings are an input of the network."""
     return "elo" in player.evaluator.columns
+
+
+def reads_speed(player: Player) -> bool:
+    """Return whether the game's time control is an input of the network."""
+    return "base" in player.evaluator.columns
 
 
 # ---------------------------------------------------------------- ask

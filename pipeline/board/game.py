@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from engine.errors import UserError
 from engine.player.boards import parse_playable
+from engine.player.policy import parse_time_control
 
 MAX_PLIES = 2_000
 TAGS = (
@@ -176,6 +177,15 @@ def rating_in(game: chess.pgn.Game, side: str) -> int | None:
     """Return the rating of `white` or `black` in the game's tags; None if absent or invalid."""
     text = game.headers.get(f"{side.title()}Elo", "")
     return int(text) if text.isdecimal() and len(text) <= 4 and 0 < int(text) <= 4000 else None
+
+
+def time_control_in(game: chess.pgn.Game) -> str | None:
+    """Return the time control in the game's tags, such as 180+2; None if absent or another form."""
+    text = game.headers.get("TimeControl", "")
+    with suppress(UserError):
+        parse_time_control(text)
+        return text
+    return None
 
 
 def number_moves(moves: Sequence[chess.Move], board: chess.Board) -> list[str]:

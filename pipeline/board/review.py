@@ -14,8 +14,8 @@ from engine.player import Play
 from engine.search.human import ASSUMED_RATING
 from model.inference.player import Player
 from pipeline.board import scores
-from pipeline.board.ask import SIMULATIONS, reads_ratings
-from pipeline.board.game import number_moves, rating_in, read_pgn
+from pipeline.board.ask import SIMULATIONS, reads_ratings, reads_speed
+from pipeline.board.game import number_moves, rating_in, read_pgn, time_control_in
 from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
@@ -103,6 +103,7 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
         "start": game.board().fen(),
         "moves": [move.uci() for move in game.mainline_moves()],
         "ratings": {side: ratings[side] or ASSUMED_RATING for side in ratings},
+        "time_control": time_control_in(game),
         "source": source,
     }
 
@@ -158,8 +159,9 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     assert analysis is not None and best is not None  # noqa: PT018 - the game went on
     side, other = chess.COLOR_NAMES[board.turn], chess.COLOR_NAMES[not board.turn]
     known = header["ratings"] if reads_ratings(player) else {side: None, other: None}
-    ratings: Any = {"rating": known[side], "opponent_rating": known[other]}
-    policy = player.choose(board, temperature=0, **ratings).probabilities
+    given: Any = {"rating": known[side], "opponent_rating": known[other]}
+    given["time_control"] = header["time_control"] if reads_speed(player) else None
+    policy = player.choose(board, temperature=0, **given).probabilities
     labels = scores.policy_labels(policy, analysis)
     found, sign, usual = move == best, 1 if board.turn else -1, scores.expected_loss(labels)
     loss = max((before.score - after.score) * sign, 0.0)

@@ -41,6 +41,19 @@ TINY_SEED = replace(
     policy_width=2,
     value="tanh",
 )
+ATTENTION = replace(
+    TINY,
+    name="tiny-attention",
+    view="marro13+last2+attacks",
+    block="attention",
+    blocks=2,
+    gate="none",
+    heads=2,
+    feed_forward=16,
+    condition="ratings_speed",
+    condition_width=4,
+    move_features_width=8,
+)
 
 
 def bits(*squares: int) -> int:

@@ -11,6 +11,7 @@ from pipeline.cli.main import parse
 from tests.conftest import REPOSITORY
 from tests.model.network.test_presets import small
 from tests.pipeline import datasets
+from tests.test_documents import FENCED, commands
 
 RECIPES = sorted((REPOSITORY / "pipeline" / "recipes").glob("*.yaml"))
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
@@ -40,8 +41,8 @@ def test_every_command_reads_its_part(recipe: Path) -> None:
     words = ["--config", str(recipe)]
     assert parse(["ingest", "d.pgn", "--out", "x", *words]).ingest.planes in recipe.read_text()
     train = parse(["train", "--positions", "p", "--out", "x", *words])
-    assert train.preset == recipe.stem
     assert train.preset in presets()
+    assert recipe.stem in (train.preset, "human")
     assert train.train.learning_rate > 0
     if "\nfinetune:" in recipe.read_text():
         loop = parse(["finetune", "--checkpoint", "c", "--out", "x", *words]).finetune
@@ -60,5 +61,31 @@ def test_its_network_takes_a_few_steps(
     result = parse(["train", *words, "--config", str(recipe), *SMALL]).run()
     assert result["step"] == 2
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
-    assert card["preset"]["name"] == recipe.stem
+    assert card["preset"]["name"] == parse(["train", *words, "--config", str(recipe)]).preset
     assert card["finished"]
+
+
+def test_the_stages_of_human_mix_datasets_and_end_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of the README, on a few games and for a few steps."""
+    monkeypatch.setattr("model.network.presets.preset", lambda name: small(presets()[name]))
+    monkeypatch.chdir(tmp_path)
+    for first, name in enumerate(("RAPID", "BLITZ")):
+        datasets.dump(Path(f"{name}.pgn"), 20, first=100 * first)
+    shown = commands((REPOSITORY / "pipeline" / "recipes" / "README.md").read_text(), FENCED)
+    for line in (line for line in shown if "pipeline/recipes/human.yaml" in line):
+        words = [str(REPOSITORY / one) if one.startswith("pipeline/") else one for one in line]
+        if words[0] == "train":
+            at = words.index("--minutes")
+            words[at : at + 2] = SMALL
+        parse([*words, "--json"]).run()
+    first, last = (
+        json.loads(Path(f"datasets/checkpoints/{name}/checkpoint.json").read_text())
+        for name in ("all", "human")
+    )
+    assert first["data"]["shares"] == [0.6, 0.4]
+    assert [one["name"] for one in first["data"]["datasets"]] == ["rapid", "blitz"]
+    assert [one["name"] for one in last["data"]["datasets"]] == ["rapid"]
+    assert last["data"]["start"]["weights_sha256"] == first["files"]["weights"]["sha256"]
+    assert [card["config"]["decay"] for card in (first, last)] == ["none", "linear"]

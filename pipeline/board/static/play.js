@@ -43,7 +43,7 @@ async function askAndStart(start) {
 
 function startGame(start) {
   const [seconds, more] = game.clock.split("+").map(Number);
-  const clocks = seconds ? { w: seconds, b: seconds, more, initial: seconds } : null;
+  const clocks = seconds ? { w: seconds, b: seconds, more, control: game.clock } : null;
   change({ start, moves: [], at: 0, over: "", said: "", tags: null, clocks, flipped: game.color === "b" });
 }
 
@@ -66,9 +66,9 @@ export function show() {
 async function answer() {
   const [mine, begun] = [newest(), performance.now()];
   say("The network is thinking…");
-  const initial = game.clocks?.initial;
+  const time_control = game.clocks?.control ?? "";
   const clock = game.clocks ? Math.floor(game.clocks[position.turn]) : null;
-  const settings = { style: game.style, rating: Number(game.rating), clock, initial };
+  const settings = { style: game.style, rating: Number(game.rating), clock, time_control };
   const found = await ask("/api/play", { ...shown(), ...settings });
   if (found?.seconds) await wait(found.seconds - (performance.now() - begun) / 1000);
   if (!found || mine !== newest() || isOver()) return;
@@ -102,13 +102,13 @@ export function describeGame() {
   const [mine, its] = game.color === "w" ? ["White", "Black"] : ["Black", "White"];
   const rated = game.style !== "strongest" && game.ratings;
   const rating = rated ? game.rating : "";
-  const { initial, more } = game.clocks ?? {};
+  const { control } = game.clocks ?? {};
   return {
     Event: "Game against a network, Fianchetto", Site: "this computer",
     Date: new Date().toISOString().slice(0, 10).replaceAll("-", "."),
     [mine]: "You", [its]: network, [`${its}Type`]: "program", [`${mine}Type`]: "human",
     [`${mine}Elo`]: game["own-rating"] || rating, [`${its}Elo`]: rating,
-    TimeControl: initial ? `${initial}+${more}` : "-", Style: style,
+    TimeControl: control ?? "-", Style: style,
   };
 }
 

@@ -82,9 +82,9 @@ class Export(Common):
     positions: Path | None = None
     """Dataset whose test positions are used to compare; by default positions of random games."""
     int8: bool = False
-    """Quantize convolutions to 8-bit integers, about twice as fast on a CPU. Expected scores change
-    by one or two percentage points. With --positions, its train positions calibrate the
-    activations."""
+    """Quantize convolutions and attention to 8-bit integers, about twice as fast on a CPU. Expected
+    scores change by one or two percentage points. With --positions, its train positions calibrate
+    the activations."""
     web: bool = False
     """Write one HTML page that plays the policy at a rating, without a search; --out is by default
     play.html in the checkpoint's directory."""

@@ -30,8 +30,8 @@ def test_uci_names_the_engine_and_its_options(talk: Talk) -> None:
     assert lines[1].startswith("id author ")
     names = {line.removeprefix("option name ").partition(" type ")[0] for line in lines[2:-1]}
     assert names == {
-        *("Threads", "Hash", "MultiPV", "Ponder", "UCI_ShowWDL", "Style", "Rating", "Simulations"),
-        *("CPuct", "Temperature", "Seed", "Leaves", "Move Overhead", "Checkpoint"),
+        *("Threads", "Hash", "MultiPV", "Ponder", "UCI_ShowWDL", "Style", "Rating", "Game Speed"),
+        *("Simulations", "CPuct", "Temperature", "Seed", "Leaves", "Move Overhead", "Checkpoint"),
         *("UCI_LimitStrength", "UCI_Elo"),
     }
 

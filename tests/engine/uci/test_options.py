@@ -122,6 +122,27 @@ def test_the_policy_is_told_the_moves_of_the_game_and_the_clock_and_the_search_i
     ]
 
 
+def test_the_policy_reads_the_time_control_of_the_clock_or_the_chosen_speed() -> None:
+    evaluator = Calibrated()
+    evaluator.columns = {"base": 65535, "increment": 255}  # type: ignore[misc]
+    games = (
+        ("position startpos", "go wtime 180000 btime 500 winc 2000", [180, 2]),
+        ("position startpos moves e2e4 e7e5", "go wtime 99000 btime 500 winc 2000", [180, 2]),
+        ("position startpos moves d2d4 d7d5", "go wtime 60000 btime 500 winc 0", [60, 0]),
+        ("position startpos", "go nodes 1", []),
+    )
+    with Talk(evaluator) as talk:
+        talk.say("setoption name Style value policy")
+        for position, go, wanted in games:
+            evaluator.given.clear()
+            talk.best(position, go)
+            assert [value for (value,) in evaluator.given[0].values()] == wanted
+        talk.say("setoption name Game Speed value Rapid")
+        evaluator.given.clear()
+        talk.best("position startpos", "go wtime 60000 btime 500")
+        assert evaluator.given == [{"base": [600], "increment": [0]}]
+
+
 def test_human_style_draws_from_the_policy_of_the_rating_after_a_search() -> None:
     evaluator = Calibrated()
     with Talk(evaluator) as talk:

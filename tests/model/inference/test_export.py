@@ -35,7 +35,7 @@ from model.network.network import build
 from model.network.preset import Preset
 from tests import forked
 from tests.conftest import REPOSITORY
-from tests.model.synthetic import TINY
+from tests.model.synthetic import ATTENTION, TINY
 from tests.model.test_checkpoint import make
 from tests.waiting import drop_slow_lines
 
@@ -154,11 +154,27 @@ def test_the_exported_network_answers_as_the_checkpoint(traced: Path, net: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", [OTHER, TINY, FACTORED], ids=lambda row: row.name)
+@pytest.mark.parametrize("preset", [OTHER, TINY, FACTORED, ATTENTION], ids=lambda row: row.name)
 def test_other_parts_are_exported_too(tmp_path: Path, preset: Preset) -> None:
     net = checkpoint(tmp_path / "net", preset)
     export(net, None, playout_rows(300))
     assert_answers_alike(net / ONNX, net)
+
+
+@pytest.mark.slow
+def test_attention_in_integers_answers_nearly_as_the_checkpoint(tmp_path: Path) -> None:
+    import onnx
+
+    net, out = checkpoint(tmp_path / "net", ATTENTION), tmp_path / "net.onnx"
+    said = export(net, out, playout_rows(200), calibration=playout_rows(128, seed=1))
+    graph = onnx.load(out).graph
+    scaled = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    products = [node for node in graph.node if node.op_type == "MatMul"]
+    integers = [set(node.input) <= scaled for node in products]
+    # query, key, value, both sides of the feed-forward layer and the output, in each of two blocks
+    assert (integers.count(True), len(integers) - integers.count(True)) == (12, 4)
+    assert 0 < said["policy_divergence"] < 0.01
+    assert 0 < said["score_difference"] < 0.03
 
 
 def test_moves_of_a_batch_are_shared_among_threads(

@@ -14,6 +14,7 @@ import pytest
 
 from engine.encoding.planes import label_of, legal_mask, planes_of
 from engine.errors import UserError
+from engine.match import Limit
 from engine.match.players import Contestant, MoveRequest, OwnSide
 from engine.player import Conditions
 from engine.player.policy import read_columns
@@ -194,10 +195,10 @@ def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
         heard = last_info(
             talk.ask(f"position startpos moves {words}", "go wtime 61900 btime 61900 winc 0")
         )
-    rated = dict.fromkeys(("elo", "opponent_elo"), 1800) | {"clock": 61, "increment": 0}
-    columns = read_columns(
-        network.evaluator, [board], [Conditions(rating=1800, clock=61.9, increment=0)]
-    )
+    rated = dict.fromkeys(("elo", "opponent_elo"), 1800)
+    rated |= {"clock": 61, "base": 61, "increment": 0}
+    given = Conditions(rating=1800, clock=61.9, base=61.9, increment=0)
+    columns = read_columns(network.evaluator, [board], [given])
     assert {name: columns[name].tolist() for name in rated} == {
         name: [one] for name, one in rated.items()
     }
@@ -205,6 +206,30 @@ def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
     assert [int(word) for word in heard["wdl"].split()[:2]] == pytest.approx(
         [1000 * win, 1000 * draw], abs=1
     )
+
+
+def test_a_network_of_speeds_plays_by_the_time_control() -> None:
+    one, board = player(replace(TOLD, condition="ratings_speed")), chess.Board()
+    blitz = one.choose(board, rating=1500, time_control="180+2").probabilities
+    given = {"elo": 1500, "opponent_elo": 1500, "base": 180, "increment": 2}
+    columns = {name: np.array([number]) for name, number in given.items()}
+    logits = one.evaluator(planes_of([board]), columns)[0][0]
+    labels = [label_of(move, chess.WHITE) for move in blitz]
+    assert np.diff(np.log(list(blitz.values()))) == pytest.approx(np.diff(logits[labels]), abs=1e-3)
+    for other in (None, "bullet", "1800+0"):
+        assert one.choose(board, rating=1500, time_control=other).probabilities != blitz
+    moves, shares = one.policies(board, [1500], time_control="180+2")
+    assert shares[0].tolist() == pytest.approx([blitz[move] for move in moves], abs=1e-6)
+    for wrong in ("3 minutes", "180", 180, ""):
+        with pytest.raises(UserError, match=r"a time control is seconds, such as 180\+2"):
+            one.choose(board, time_control=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConditionError, match="does not read 'base'"):
+        player(TINY).choose(board, time_control="blitz")
+    limit = Limit(base=300, increment=3)
+    side = OwnSide(Contestant(name="one", evaluator=one.evaluator, limit=limit), 1)
+    side.games[0] = 0
+    conditions = side._ask(MoveRequest(0, board, (299.0, 290.0))).conditions
+    assert conditions.columns() == {"clock": 299, "base": 300, "increment": 3}
 
 
 KING_IN_CHECK = "4k3/4R3/8/8/8/8/8/4K3 w - - 0 1"

@@ -18,8 +18,9 @@ from model.inference.evaluator import NetworkEvaluator
 from model.network.decoder import MoveHead
 from model.network.encoder import MoveFeatureStem, Moves, encode_features
 from model.network.network import build
+from model.network.preset import Preset
 from tests.engine.evaluation.test_handwritten import planes_of
-from tests.model.synthetic import TINY
+from tests.model.synthetic import ATTENTION, TINY
 from tests.model.test_checkpoint import make
 
 TOLD = replace(TINY, name="tiny-told", move_features_width=8)
@@ -104,19 +105,22 @@ def test_the_second_scores_see_the_mean_of_the_moves_by_the_first() -> None:
             torch.testing.assert_close(added[part], expected[:, 0])
 
 
-def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_get_no_score() -> None:
+@pytest.mark.parametrize("row", [TOLD, ATTENTION], ids=lambda row: row.name)
+def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_get_no_score(
+    row: Preset,
+) -> None:
     rows = playout_rows(12, seed=3)
-    network = build(TOLD, seed=1)
+    network = build(row, seed=1)
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in network.parameters():  # residual branches begin at zero
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=random))
     evaluate = NetworkEvaluator(network, device="cpu", amp="off")
     together = evaluate(rows["planes"])
-    for row in range(12):
-        alone = evaluate(rows["planes"][row : row + 1])
-        np.testing.assert_allclose(alone[0][0], together[0][row], atol=1e-4)
-        np.testing.assert_allclose(alone[1][0], together[1][row], atol=1e-5)
+    for at in range(12):
+        alone = evaluate(rows["planes"][at : at + 1])
+        np.testing.assert_allclose(alone[0][0], together[0][at], atol=1e-4)
+        np.testing.assert_allclose(alone[1][0], together[1][at], atol=1e-5)
     with torch.no_grad():
         network.move_head.weight.layer.bias += 2.0
     legal = legal_mask(rows["planes"])

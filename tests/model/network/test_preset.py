@@ -155,6 +155,7 @@ def test_unknown_preset_names_the_nearest() -> None:
         ("moves", "fromto4096", "a planes policy cannot use the vocabulary fromto4096"),
         ("policy", "linear", "needs policy_width"),
         ("condition", "ratings", "needs condition_width"),
+        ("block", "attention", "attention needs heads and feed_forward"),
         ("towers", 3, "towers must be at most 2"),
         ("width", "8", "width must be a valid integer"),
         ("blocks", True, "blocks must be a valid integer"),
@@ -165,6 +166,10 @@ def test_a_row_that_cannot_be_built_is_refused_by_field(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **{field: value})  # type: ignore[arg-type]
+    attention = {"block": "attention", "heads": 3, "feed_forward": 8, "gate": "none"}
+    for more, words in (({}, "heads must divide"), ({"heads": 4, "gate": "scale"}, "no gate")):
+        with pytest.raises(PresetError, match=words):
+            replace(TINY, **attention | more)  # type: ignore[arg-type]
     for other in ({"view": "chessmarro77"}, {"moves": "fromto4096", "policy": "linear"}):
         with pytest.raises(PresetError, match="move features need the vocabulary marro4096"):
             replace(TINY, move_features_width=8, policy_width=2, **other)  # type: ignore[arg-type]

@@ -39,6 +39,8 @@ STATED = {
     "fianchetto-xs": (578_691, 578_691),
     "fianchetto-rated": (569_027, 569_027),
     "fianchetto-human": (621_124, 621_124),
+    "fianchetto-human-m": (5 * MILLION, 5.5 * MILLION),
+    "fianchetto-human-l": (18 * MILLION, 22 * MILLION),
     "fianchetto-m": (6 * MILLION, 10 * MILLION),
     "fianchetto-l": (20 * MILLION, 40 * MILLION),
 }
@@ -52,6 +54,8 @@ def small(row: Preset) -> Preset:
         width=32,
         blocks=1,
         squeeze=min(row.squeeze, 8),
+        heads=min(row.heads, 4),
+        feed_forward=min(row.feed_forward, 64),
         policy_width=min(row.policy_width, 16),
         value_hidden=32,
         condition_width=min(row.condition_width, 16),
@@ -99,6 +103,7 @@ SUMS = {
     "chessmarro": 128.4362,
     "fianchetto-s": 98.9454,
     "fianchetto-human": 88.0262,
+    "fianchetto-human-m": 140.6285,
     "fianchetto-rated": 82.9343,
     "fianchetto-xs": 80.3690,
 }

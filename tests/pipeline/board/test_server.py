@@ -3,9 +3,11 @@
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import chess
 import chess.pgn
@@ -14,10 +16,17 @@ import pytest
 from starlette.testclient import TestClient
 
 import model
+from engine.errors import UserError
+from model.inference.evaluator import NetworkEvaluator
+from model.inference.player import Player
+from model.network.network import build
+from pipeline.board.ask import PlayRequest, answer
 from pipeline.board.networks import Networks
+from pipeline.board.review import ReviewRequest, review
 from pipeline.board.server import MAX_BODY_BYTES, make_app
 from pipeline.board.think_times import draw_seconds
 from pipeline.samples.shipped import EMBEDDED
+from tests.model.synthetic import TINY
 from tests.pipeline.board.games import SHORT, WITHOUT
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
@@ -118,7 +127,7 @@ def test_the_network_accepts_a_draw_only_if_it_is_not_better(client: TestClient)
 
 
 def test_the_network_thinks_as_people_do_and_never_too_long(client: TestClient) -> None:
-    game = {"network": "embedded", "moves": ["e4"], "initial": 180}
+    game = {"network": "embedded", "moves": ["e4"], "time_control": "180+0"}
     for clock in (180, 20, 1, 0):
         times = [post(client, "play", clock=clock, **game)["seconds"] for _ in range(5)]
         assert all(0 <= seconds <= 0.2 * clock for seconds in times)
@@ -162,6 +171,19 @@ def test_ask_gives_the_players_own_probabilities_by_rating(client: TestClient) -
     assert drawn["own kings"] == "M4 7h1v1h-1z"
     assert drawn["move -1 to"] == "M4 3h1v1h-1z"  # e5
     assert drawn["own pawns"].count("M") == 8
+
+
+def test_play_and_review_give_the_time_control_to_a_network_that_reads_it() -> None:
+    row = replace(TINY, condition="ratings_speed", condition_width=4)
+    player = Player(NetworkEvaluator(build(row, seed=0), device="cpu"))
+    with patch.object(player, "choose", wraps=player.choose) as asked:
+        for text in ("180+2", ""):
+            answer(PlayRequest(time_control=text), player)
+        list(review(ReviewRequest(pgn=f'[TimeControl "600+5"]\n{SHORT}'), player))
+        given = [call.kwargs["time_control"] for call in asked.call_args_list]
+        assert given == ["180+2", None, *["600+5"] * 7]
+        with pytest.raises(UserError, match="a time control is"):
+            answer(PlayRequest(time_control="soon"), player)
 
 
 def test_a_saved_game_is_read_again_by_python_chess(client: TestClient) -> None:

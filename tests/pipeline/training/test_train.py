@@ -8,8 +8,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import zstandard
 
 import pipeline.training.train
 from engine.evaluation.evaluator import uniform
@@ -17,19 +19,23 @@ from engine.jit_cache import VARIABLE, are_compiled
 from engine.player.player import warm_up
 from engine.progress import Tick, silent
 from model.checkpoint import load
+from model.inference.evaluator import evaluator
 from model.inference.export import ExportError
 from model.network.preset import preset_from_row
 from model.network.presets import UnknownPresetError, preset
 from model.training.config import TrainConfig
 from pipeline.cli.commands.networks import Export
+from pipeline.dataset.batches import Batches
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.evaluation.report import Rule, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training import export
 from pipeline.training.train import find_validated, train_on
 from tests import forked
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, shared_data
+from tests.model.network.test_presets import small
 from tests.pipeline.datasets import content, random_game
 from tests.waiting import LONG, until
 
@@ -238,3 +244,25 @@ def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
     assert preset_from_row(card["preset"]) == older != preset("fianchetto-xs")
     again = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "new", start=tmp_path / "old")
     assert preset_from_row(again["preset"]) == older
+
+
+def test_the_speed_of_real_blitz_and_rapid_games_reaches_network_and_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blitz = shared_data("pgn/lichess_export_2024-05_blitz.pgn").read_text()[:60_000]
+    with zstandard.open(shared_data("pgn/lichess_rapid_eval_train.pgn.zst"), "rt") as file:
+        rapid = file.read(150_000)
+    games = tmp_path / "games.pgn"
+    games.write_text("".join(text[: text.rindex("[Event ")] for text in (blitz, rapid)))
+    ingest([str(games)], tmp_path / "positions", IngestConfig(test_share=0.4), workers=1)
+    monkeypatch.setattr("model.network.presets.preset", lambda name: small(preset(name)))
+    config = replace(STEPS, steps=3, batch_size=64)
+    train_on([tmp_path / "positions"], "fianchetto-human-m", config, tmp_path / "net")
+    found = report(tmp_path / "net", positions=tmp_path / "positions", rule=Rule(limit=0))
+    speeds = {row["band"]: row["positions"] for row in found["slices"]["time control"]}
+    assert set(speeds) == {"blitz", "rapid"}
+    rows = next(Batches([tmp_path / "positions"], "test", batch_size=512).read_rows())
+    network = evaluator(tmp_path / "net", device="cpu", amp="off")
+    logits = network(rows["planes"], rows)[0]
+    hidden = network(rows["planes"], rows | {"base": np.full_like(rows["base"], 65535)})[0]
+    assert (np.abs(hidden - logits).max(1) > 0).all()

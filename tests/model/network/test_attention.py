@@ -1,0 +1,92 @@
+"""Attention blocks: the numbers of a layer by NumPy alone, its optimizers and its cost."""
+
+from dataclasses import replace
+from math import erf, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from model.costs import size
+from model.network.blocks import AttentionBlock
+from model.network.network import build
+from model.network.presets import presets
+from model.training.config import TrainConfig, resolve_optimizer
+from model.training.optimizers import CombinedOptimizer
+from tests.model.synthetic import ATTENTION
+
+Array = NDArray[np.float64]
+WIDE = replace(ATTENTION, width=24, heads=3, feed_forward=40)
+
+
+def disturb(network: nn.Module, scale: float = 0.3) -> Any:
+    """Change every weight, so that no branch is zero."""
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=random))
+    return network
+
+
+def layer_by_hand(x: Array, weights: dict[str, Array], heads: int) -> Array:
+    """Compute a pre-norm layer on the squares of one board, float64 `[64, C]`."""
+
+    def linear(name: str, given: Array) -> Array:
+        return given @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def normalize(name: str, given: Array) -> Array:
+        centered = given - given.mean(1, keepdims=True)
+        deviation = np.sqrt((centered**2).mean(1, keepdims=True) + 1e-5)
+        return centered / deviation * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    normed, depth, mixed = normalize("norm1", x), x.shape[1] // heads, np.zeros_like(x)
+    for head in range(heads):
+        own = slice(head * depth, (head + 1) * depth)
+        query, key, value = (
+            normed @ weights[f"{name}.weight"][own].T for name in ("query", "key", "value")
+        )
+        powers = np.exp(query @ key.T / sqrt(depth) + weights["pair_bias"][head])
+        mixed[:, own] = powers / powers.sum(1, keepdims=True) @ value
+    x = x + linear("project", mixed)
+    hidden = linear("expand", normalize("norm2", x))
+    return x + linear("contract", hidden * (1 + np.vectorize(erf)(hidden / sqrt(2))) / 2)
+
+
+def test_a_layer_is_that_of_numpy_and_begins_as_the_identity() -> None:
+    block = AttentionBlock(WIDE)
+    boards = torch.randn((2, 24, 8, 8), generator=torch.Generator().manual_seed(5))
+    assert torch.equal(block(boards), boards)
+    disturb(block)
+    weights = {name: tensor.double().numpy() for name, tensor in block.state_dict().items()}
+    for layout in (torch.contiguous_format, torch.channels_last):
+        with torch.no_grad():
+            found = block(boards.contiguous(memory_format=layout)).numpy()
+        for board, one in zip(boards.double().numpy(), found, strict=True):
+            squares = board.reshape(24, 64).T  # row after row
+            wanted = layer_by_hand(squares, weights, heads=3).T.reshape(24, 8, 8)
+            np.testing.assert_allclose(one, wanted, atol=1e-4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert block(boards.bfloat16()).dtype == torch.bfloat16, "norms do not widen"
+
+
+def test_muon_steps_each_matrix_of_a_layer_and_adamw_the_rest() -> None:
+    config = resolve_optimizer(TrainConfig(steps=1), "fianchetto-human-m")
+    assert config.optimizer == "muon"
+    network = build(WIDE, seed=0)
+    optimizer = CombinedOptimizer(config, network)
+    matrices = {id(weight) for weight, _ in optimizer.matrices}
+    block = {name: id(weight) in matrices for name, weight in network.blocks[0].named_parameters()}
+    names = ("query", "key", "value", "project", "expand", "contract")
+    assert {name for name, is_matrix in block.items() if is_matrix} == {
+        f"{name}.weight" for name in names
+    }
+    assert id(network.stem[3].squares) not in matrices
+
+
+def test_a_layer_costs_its_matrices_and_its_pairs_of_squares() -> None:
+    two, three = (size(replace(presets()["fianchetto-human-m"], blocks=count)) for count in (2, 3))
+    matrices = 4 * 256**2 + 2 * 256 * 512
+    assert three["flops"] - two["flops"] == 2 * 64 * matrices + 4 * 64**2 * 256
+    assert three["parameters"] - two["parameters"] == matrices + 4 * 256 + 2 * 256 + 512 + 8 * 64**2
