@@ -16,12 +16,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import click
 import torch
 
 from benchmarks.search import tree_rate
 from engine.cores import cores
+from engine.errors import UserError
 from model.data.prefetch import Prefetcher, count_threads
 from model.data.rows import Batch
 from model.inference.evaluator import NetworkEvaluator
@@ -41,7 +44,8 @@ PRESETS = ("fianchetto-human", "fianchetto-m")
 """Presets to train; those with blocks of attention are added."""
 SECONDS = 3.0
 """Time of one measurement, after its warm-up."""
-WARM_UP_STEPS = 8
+WARM_UP_STEPS, BETWEEN_WAITS = 8, 5
+"""Steps before a measurement, among them the capture, and between two waits for the device."""
 
 
 @dataclass
@@ -51,16 +55,19 @@ class Report:
     ends: float
     rows: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def add(self, what: str, how: str, measure: Callable[[], str], seconds: float = 10.0) -> None:
+    def add(
+        self, what: str, how: str, seconds: float, measure: Callable[..., str], *args: Any
+    ) -> None:
         """Measure something that takes about `seconds`, unless no time is left for it."""
         say(f"{what}, {how} ...")
-        if time.perf_counter() + seconds > self.ends:
-            figure = "skipped: no time left"
-        else:
+        figure = "skipped: no time left"
+        if time.perf_counter() + seconds < self.ends:
             try:
-                figure = measure()
+                figure = measure(*args)
             except torch.OutOfMemoryError:
                 figure = "skipped: not enough GPU memory"
+            except (RuntimeError, UserError) as error:  # the others are still measured
+                figure = f"failed: {error}".partition("\n")[0]
         self.rows.append((what, how, figure))
         say(f"{what}, {how}: {figure}")
 
@@ -92,10 +99,10 @@ def run_tests(device: torch.device) -> str:
     words = ["tests/model/test_gpu.py", "tests/model/data/test_prefetch.py", "-m", "gpu"]
     if device.type == "cpu":
         words = ["tests/model/training/test_graphs.py"]
-    options = ["-v", "-s", "-x", "-p", "no:cacheprovider", "--timeout", "200"]
+    options = ["-v", "-s", "-p", "no:cacheprovider", "--timeout", "200"]
     command = [sys.executable, "-m", "pytest", *words, *options]
     root = Path(__file__).resolve().parents[1]
-    last = ""
+    last = "failed: no test ran"
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         for line in tests.stdout:
@@ -110,25 +117,20 @@ def training_rate(config: TrainConfig, name: str, batches: list[Batch]) -> str:
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)
     prepared = [prepare(run, batch) for batch in batches]
-    steps, longest = 0, 0.0
-    for _ in range(WARM_UP_STEPS):
+    steps, seconds = 0, list[float]()
+    while steps < WARM_UP_STEPS or sum(seconds[WARM_UP_STEPS:]) < SECONDS:
         began = time.perf_counter()
-        take_step(run, prepared[steps % len(prepared)], 0.5)
-        wait_for(run.device)
-        longest = max(longest, time.perf_counter() - began) if steps else 0.0
-        steps += 1
-    before, began = steps, time.perf_counter()
-    while time.perf_counter() - began < SECONDS:
-        for _ in range(5 if run.device.type == "cuda" else 1):
+        for _ in range(1 if steps < WARM_UP_STEPS else BETWEEN_WAITS):
             take_step(run, prepared[steps % len(prepared)], 0.5)
             steps += 1
         wait_for(run.device)
-    seconds = (time.perf_counter() - began) / (steps - before)
+        seconds.append(time.perf_counter() - began)
+    capture, step = max(seconds[1:WARM_UP_STEPS]), median(seconds[WARM_UP_STEPS:]) / BETWEEN_WAITS
     run.graphs = None
-    figure = f"{config.batch_size / seconds:,.0f} positions/s, {1000 * seconds:.1f} ms a step"
+    figure = f"{config.batch_size / step:,.0f} positions/s, {1000 * step:.1f} ms a step"
     if run.device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(run.device) / 2**30
-        figure += f", longest step {longest:.1f} s, {peak:.1f} GiB"
+        figure += f", first steps up to {capture:.1f} s, {peak:.1f} GiB"
     return figure
 
 
@@ -161,7 +163,7 @@ def whole_training(config: TrainConfig, positions: Path, out: Path) -> str:
     return f"{speed:,.0f} positions/s, waiting for batches {wait:.1%}, loss {loss:.3f}"
 
 
-def evaluation_rate(device: torch.device, batch: Batch, *, graphs: bool) -> str:
+def evaluation_rate(device: torch.device, batch: Batch, graphs: bool) -> str:
     """Evaluate a batch again and again, and return the speed."""
     evaluator = NetworkEvaluator(build(preset(PRESETS[0]), 0), device=device.type)
     evaluator.graphs = evaluator.graphs if graphs else None
@@ -180,7 +182,7 @@ def search_rate(device: str, processes: int, games: int) -> str:
     started = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     answers = [process.communicate()[0].split() for process in started]
     if not all(answers):
-        return "skipped: a process failed"
+        return "failed: a process ended without an answer"
     return f"{sum(float(answer[-1]) for answer in answers):,.0f} simulations/s"
 
 
@@ -188,63 +190,51 @@ def ingest_sample(out: Path) -> str:
     """Make a dataset of the bundled games; compiles kernels where that was not done before."""
     began = time.perf_counter()
     manifest = ingest([str(SAMPLE)], out, IngestConfig(planes="compact", val_share=0.0))
-    return f"{manifest['positions']:,} positions in {time.perf_counter() - began:.0f} s"
+    rows, seconds = sum(manifest["positions"].values()), time.perf_counter() - began
+    return f"{rows:,} positions in {seconds:.0f} s"
 
 
 def measure(report: Report, device: torch.device, folder: Path) -> None:
     """Add all measurements, the most important ones first."""
     is_gpu, human, positions = device.type == "cuda", PRESETS[0], folder / "positions"
-    report.add("tests", device.type, partial(run_tests, device), 60.0)
-    report.add("ingest", SAMPLE.name, partial(ingest_sample, positions), 0.0)
+    report.add("tests", device.type, 60, run_tests, device)
+    report.add("ingest", SAMPLE.name, 0, ingest_sample, positions)
     sizes = (2048, 512, 8192) if is_gpu else (64,)
-    attention = [name for name, row in presets().items() if row.block == "attention"]
+    attention = [name for name, row in presets().items() if str(row.block) == "attention"]
     names = [*PRESETS, *attention] if is_gpu else [human]
-    stream = Batches([positions], "train", batch_size=max(sizes)).from_step(0)
-    batches = list(islice(stream, 3))
-    config = TrainConfig(steps=10**6, batch_size=sizes[0], device=device.type)  # type: ignore[arg-type]
+    config = TrainConfig(steps=10**6, batch_size=sizes[0], device="cuda" if is_gpu else "cpu")
+    columns = {column for name in names for column in select_columns(config, preset(name))}
+    stream = Batches([positions], "train", batch_size=max(sizes), columns=sorted(columns))
+    batches = list(islice(stream.from_step(0), 3))
 
-    def add_training(name: str, how: str, config: TrainConfig) -> None:
+    def train(name: str, how: str, config: TrainConfig) -> None:
         cut = [{key: one[: config.batch_size] for key, one in batch.items()} for batch in batches]
         how = f"{name}, batches of {config.batch_size:,}{how}"
-        report.add("training", how, partial(training_rate, config, name, cut))
+        report.add("training", how, 10, training_rate, config, name, cut)
 
     for name in names:
-        add_training(name, "", config)
+        train(name, "", config)
     if is_gpu:
-        add_training(human, ", without graphs", replace(config, graphs=False))
-        add_training(human, ", statistics of all rows", replace(config, norm_rows=sizes[0]))
+        train(human, ", without graphs", replace(config, graphs=False))
+        train(human, ", statistics of all rows", replace(config, norm_rows=sizes[0]))
     for threads in sorted({1, 2, 4, 8, count_threads(device, 0, 1)}) if is_gpu else (1, 2):
-        report.add(
-            "feeding",
-            f"{human}, {threads} threads",
-            partial(feeding_rate, config, positions, threads),
-        )
+        how = f"{human}, {threads} threads"
+        report.add("feeding", how, 8, feeding_rate, config, positions, threads)
     whole = replace(config, steps=None, minutes=0.25 if is_gpu else 0.05)
-    report.add(
-        "train command",
-        f"{human}, batches of {sizes[0]:,}",
-        partial(whole_training, whole, positions, folder / "trained"),
-        30.0,
-    )
-    for size in sizes[1:]:
-        for name in names:
-            add_training(name, "", replace(config, batch_size=size))
-    for size in (1, 64, 512, 2048) if is_gpu else (16,):
-        batch = {name: one[:size] for name, one in batches[0].items()}
-        for graphs, how in ((True, ""), (False, ", without graphs"))[: 1 + is_gpu]:
-            report.add(
-                "evaluation",
-                f"{human}, batches of {size:,}{how}",
-                partial(evaluation_rate, device, batch, graphs=graphs),
-            )
+    how = f"{human}, batches of {sizes[0]:,}"
+    report.add("train command", how, 30, whole_training, whole, positions, folder / "trained")
     games = 512 if is_gpu else 2
     for count in sorted({1, cores()}) if is_gpu else (1,):
-        report.add(
-            "search",
-            f"{human}, {games} games in each of {count} processes",
-            partial(search_rate, device.type, count, games),
-            60.0 if is_gpu else 10.0,
-        )
+        how = f"{human}, {games} games in each of {count} processes"
+        report.add("search", how, 60, search_rate, device.type, count, games)
+    for size in (1, 64, 512, 2048) if is_gpu else (16,):
+        batch = {name: one[:size] for name, one in batches[0].items()}
+        for graphs in (True, False) if is_gpu else (True,):
+            how = f"{human}, batches of {size:,}{'' if graphs else ', without graphs'}"
+            report.add("evaluation", how, 5, evaluation_rate, device, batch, graphs)
+    for size in sizes[1:]:
+        for name in names:
+            train(name, "", replace(config, batch_size=size))
 
 
 @click.command(context_settings={"show_default": True})
@@ -260,13 +250,14 @@ def main(minutes: float, search: str | None, games: int) -> None:
         return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
+        torch.set_num_threads(1)
         say("torch sees no GPU: what follows shows that the code works, and no speed of a GPU")
     say(describe(device))
     report = Report(time.perf_counter() + 60 * minutes)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         measure(report, device, Path(folder))
     say(f"\n{describe(device)}\n\n{report.table()}")
-    if not report.rows[0][2].strip().count(" passed") or " failed" in report.rows[0][2]:
+    if any("failed" in figure for _, _, figure in report.rows):
         raise SystemExit(1)
 
 
