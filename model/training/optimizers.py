@@ -36,7 +36,7 @@ def _adamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
         groups, lr=config.learning_rate, betas=BETAS, fused=True, capturable=is_cuda
     )
     # do not warn of the steps before a capture
-    optimizer._warned_capturable_if_run_uncaptured = True  # type: ignore[attr-defined]
+    optimizer._warned_capturable_if_run_uncaptured = True
     return optimizer
 
 

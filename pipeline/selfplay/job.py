@@ -281,8 +281,8 @@ def _default_processes(task: Task) -> int:
     import psutil
     import torch
 
-    free = torch.cuda.mem_get_info()[0]
-    host = psutil.virtual_memory().available
+    free: int = torch.cuda.mem_get_info()[0]
+    host: int = psutil.virtual_memory().available
     return max(1, min(count, free // GPU_PROCESS_BYTES, host // HOST_PROCESS_BYTES))
 
 
