@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from engine.progress import silent
+from model.checkpoint import load
 from model.data.playouts import playout_rows
 from model.data.rows import Batch
 from model.inference.evaluator import NetworkEvaluator, evaluator
@@ -33,6 +34,11 @@ pytestmark = [
 ]
 CONFIG = TrainConfig(steps=200, batch_size=256, device="cuda")
 BATCHES = 8
+
+
+@pytest.fixture(autouse=True)
+def exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 @cache
@@ -56,14 +62,26 @@ def losses(config: TrainConfig) -> list[float]:
     ]
 
 
+def largest_difference(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+@cache
+def noise() -> float:
+    """Return how far two eager runs of one seed differ."""
+    eager = replace(CONFIG, graphs=False)
+    return largest_difference(losses(eager), losses(eager))
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_captured_steps_learn_as_eager_ones(seed: int) -> None:
     """Sums on a GPU depend on the order of its threads, so two eager runs differ as well."""
     config = replace(CONFIG, seed=seed)
     captured, eager = losses(config), losses(replace(config, graphs=False))
-    print(f"\nseed {seed}: captured {captured[-1]:.4f}, eager {eager[-1]:.4f}")  # noqa: T201
+    difference = largest_difference(captured, eager)
+    print(f"\nseed {seed}: at most {difference:.4f} nats apart, eager runs {noise():.4f}")  # noqa: T201
     assert eager[-1] < eager[0] - 0.05, "it learns"
-    assert captured == pytest.approx(eager, abs=0.02)
+    assert difference <= max(0.02, 3 * noise())
 
 
 def test_a_resumed_run_continues_where_it_was(tmp_path: Path) -> None:
@@ -91,12 +109,12 @@ def test_a_resumed_run_continues_where_it_was(tmp_path: Path) -> None:
     assert run_until("parts", 17)["step"] == 17
     parts = run_until("parts", 1000)
     assert (parts["step"], parts["positions"]) == (whole["step"], whole["positions"])
-    assert parts["metrics"]["loss"] == pytest.approx(whole["metrics"]["loss"], abs=1e-3)
-    assert all(
-        0 <= line["data_wait"] <= 1
-        for line in read_metrics(tmp_path / "whole")
-        if "data_wait" in line
-    )
+    one, other = (load(tmp_path / name)[0].parameters() for name in ("whole", "parts"))
+    one, other = (torch.cat([each.flatten() for each in weights]) for weights in (one, other))
+    assert float((one - other).norm() / one.norm()) < 0.01
+    waits = [line["data_wait"] for line in read_metrics(tmp_path / "whole") if "data_wait" in line]
+    assert waits
+    assert all(0 <= wait <= 1 for wait in waits)
 
 
 def test_evaluations_are_those_of_the_processor_on_any_thread() -> None:
