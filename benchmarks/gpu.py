@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import click
@@ -44,6 +44,7 @@ PRESETS = ("fianchetto-human", "fianchetto-m")
 """Presets to train; those with blocks of attention are added."""
 SECONDS = 3.0
 """Time of one measurement, after its warm-up."""
+SHOWN = ("positions_per_second", "data_wait")
 WARM_UP_STEPS, BETWEEN_WAITS = 8, 5
 """Steps before a measurement, among them the capture, and between two waits for the device."""
 
@@ -99,10 +100,9 @@ def run_tests(device: torch.device) -> str:
     words = ["tests/model/test_gpu.py", "tests/model/data/test_prefetch.py", "-m", "gpu"]
     if device.type == "cpu":
         words = ["tests/model/training/test_graphs.py"]
-    options = ["-v", "-s", "-p", "no:cacheprovider", "--timeout", "200"]
-    command = [sys.executable, "-m", "pytest", *words, *options]
-    root = Path(__file__).resolve().parents[1]
-    last = "failed: no test ran"
+    words += ["-v", "-s", "-p", "no:cacheprovider", "--timeout", "200"]
+    command = [sys.executable, "-m", "pytest", *words]
+    root, last = Path(__file__).resolve().parents[1], "failed: no test ran"
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         for line in tests.stdout:
@@ -155,12 +155,8 @@ def whole_training(config: TrainConfig, positions: Path, out: Path) -> str:
     """Train as the command does; return the speed and the share of time waiting for batches."""
     train_on([positions], PRESETS[0], config, out)
     lines = [line for line in read_metrics(out) if "data_wait" in line][-3:]
-    speed, wait = (
-        sum(line[name] for line in lines) / len(lines)
-        for name in ("positions_per_second", "data_wait")
-    )
-    loss = lines[-1]["loss"]
-    return f"{speed:,.0f} positions/s, waiting for batches {wait:.1%}, loss {loss:.3f}"
+    speed, wait = (mean(line[name] for line in lines) for name in SHOWN)
+    return f"{speed:,.0f} positions/s, waiting for batches {wait:.1%}, loss {lines[-1]['loss']:.3f}"
 
 
 def evaluation_rate(device: torch.device, batch: Batch, graphs: bool) -> str:
@@ -180,10 +176,10 @@ def search_rate(device: str, processes: int, games: int) -> str:
     """Search in several processes at once, and return the sum of their speeds."""
     words = [sys.executable, "-m", "benchmarks.gpu", "--search", device, "--games", str(games)]
     started = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
-    answers = [process.communicate()[0].split() for process in started]
+    answers = [process.communicate()[0] for process in started]
     if not all(answers):
         return "failed: a process ended without an answer"
-    return f"{sum(float(answer[-1]) for answer in answers):,.0f} simulations/s"
+    return f"{sum(map(float, answers)):,.0f} simulations/s"
 
 
 def ingest_sample(out: Path) -> str:

@@ -24,7 +24,7 @@ from model.training.config import OptimizerName, TrainConfig, ema_decay, learnin
 from model.training.loop import train
 from model.training.step import Run, capture_steps, new_run, prepare, take_step
 from tests.model.network.test_presets import small
-from tests.model.synthetic import TINY, batch, stream
+from tests.model.synthetic import TINY, stream
 
 CONFIG = TrainConfig(steps=8, batch_size=16, threads=1, amp="off", device="cpu", ema=0.9)
 CPU = torch.device("cpu")
@@ -78,14 +78,6 @@ def test_a_step_of_fixed_shapes_is_the_plain_step(
     for mine, plain in ((one.network, other.network), (one.ema, other.ema)):
         for key, tensor in plain.state_dict().items():
             assert torch.allclose(mine.state_dict()[key].float(), tensor.float(), atol=2e-4), key
-
-
-def test_without_averaging_the_averaged_weights_are_the_last_ones() -> None:
-    run = new_run(replace(CONFIG, ema=0.0), TINY)
-    for step in range(3):
-        take_step(run, prepare(run, batch(16, step)), 0.5)
-    for key, tensor in run.network.state_dict().items():
-        assert torch.equal(run.ema.state_dict()[key], tensor), key
 
 
 def test_runs_with_and_without_graphs_and_resumed_ones_end_with_the_same_bytes(
