@@ -3,6 +3,7 @@
 # make play   the board in the browser on http://127.0.0.1:8000: play, ask, review; BOARD=8001 for another port
 # make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
 # make test   every check there is but the long proofs; make test-slow runs those too
+# make gpu    checks and measures this machine's GPU in 8 minutes, and prints a table for docs/benchmarks.md
 # make pictures   docs/images taken anew, in Chromium, and the outputs of docs/first_steps.ipynb; GAMES=PGN: games for the report;
 #                 before these, the pages in build/screens, to look at
 # make docs   the reference of the Python API as web pages, in docs/site
@@ -75,6 +76,10 @@ test-lowest: $(CHECKED)
 	$(LOWEST)/bin/pip install --quiet -e ".[dev]" -c $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m tests.kernels
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" $(QUICK)
+
+.PHONY: gpu
+gpu: $(CHECKED)
+	$(BIN)/python -m benchmarks.gpu
 
 check: $(CHECKED)
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ Axes: G games.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from statistics import median
@@ -14,7 +15,7 @@ import numpy as np
 
 from benchmarks import one_core
 from engine.board.position import from_board
-from engine.evaluation.evaluator import uniform
+from engine.evaluation.evaluator import Evaluator, uniform
 from engine.progress import Progress, Tick, silent
 from engine.search import Search, SearchConfig
 from engine.selfplay.generate import SelfPlayConfig, play_games
@@ -31,20 +32,25 @@ SELFPLAY_PLIES = 40
 """Half-moves after which a self-play game is stopped, so that the batch stays full."""
 
 
-def tree_rate(moves: int, games: int) -> float:
-    """Return simulations per CPU-second with the uniform evaluator, including tree reuse.
+def tree_rate(
+    moves: int,
+    games: int,
+    evaluate: Evaluator = uniform,
+    clock: Callable[[], float] = time.process_time,
+) -> float:
+    """Return simulations per second of a clock, by default of the CPU, including tree reuse.
 
     Games are searched in parallel; a game that ends or is too long is replaced.
     """
     # the uniform evaluator's values hardly differ; c_stdev=0 gives trees as broad as OpenSpiel's
     config = SearchConfig(simulations=SIMULATIONS, c_stdev=0.0)
-    search, numbers = Search(uniform, config, games=games, seed=1), count()
+    search, numbers = Search(evaluate, config, games=games, seed=1), count()
     start, plies_G = from_board(chess.Board()), np.arange(games) % GAME_PLIES
     for slot in range(games):
         search.start(slot, start, game=next(numbers))
     for move in range(WARM_UP_MOVES + moves):
         if move == WARM_UP_MOVES:
-            before, began = search.simulations, time.process_time()
+            before, began = search.simulations, clock()
         search.run()
         labels_G, promotions_G = search.choose(temperature=1.0)
         plies_G += 1
@@ -54,7 +60,7 @@ def tree_rate(moves: int, games: int) -> float:
                 plies_G[slot] = 0
             else:
                 search.play(slot, int(label), int(promotion))
-    return (search.simulations - before) / (time.process_time() - began)
+    return (search.simulations - before) / (clock() - began)
 
 
 def selfplay_rate(games: int, plies: int) -> float:

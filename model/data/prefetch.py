@@ -1,5 +1,6 @@
-"""Prepare batches, and copy them to a GPU, on another thread."""
+"""Prepare batches, and copy them to a GPU, on other threads."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,11 +8,17 @@ from typing import Self
 
 import torch
 
+from engine.cores import cores
 from model.data.rows import Batch
 from model.network.encoder import Rows
 
 AHEAD = 2
-"""Number of batches prepared in advance, so that a slow one does not delay a step."""
+"""Number of batches prepared in advance, so that a slow one does not delay a step; plus one for
+each further thread."""
+MAX_THREADS = 14
+"""Maximum number of threads that prepare batches for a GPU; more wait for Python's lock."""
+QUEUED = 2
+"""Number of steps that may wait in a GPU's queue, to bound the memory of their batches."""
 
 Parts = Sequence[Rows]
 """A batch, divided into the parts that a step computes one after the other."""
@@ -19,52 +26,95 @@ Ready = tuple[Parts, torch.cuda.Event | None]
 """A prepared batch, and the event that marks the end of its copy to the GPU."""
 
 
-class Prefetcher:
-    """Prepare the batches of an iterator in order, on one thread, up to AHEAD in advance.
+def count_threads(device: torch.device, threads: int, processes: int) -> int:
+    """Return the number of threads that prepare batches: one on a CPU, which computes the steps.
 
-    It does not track a position in the stream: the run's step counter does. On exit, the context
-    manager waits for the batch in preparation and starts no other.
+    `threads` is the setting, 0 for all cores; `processes` share the machine.
+    """
+    if device.type == "cpu":
+        return 1
+    return max(1, min(MAX_THREADS, (threads or cores()) // processes - 1))
+
+
+class Prefetcher:
+    """Prepare the batches of an iterator on threads, a few in advance, and return them in order.
+
+    One thread reads the iterator, so the batches do not depend on the number of threads that
+    prepare them. It does not track a position in the stream: the run's step counter does. On exit,
+    the context manager waits for the batches in preparation and starts no other.
     """
 
     def __init__(
-        self, batches: Iterator[Batch], prepare: Callable[[Batch], Parts], device: torch.device
+        self,
+        batches: Iterator[Batch],
+        prepare: Callable[[Batch], Parts],
+        device: torch.device,
+        threads: int = 1,
     ) -> None:
         """Preparation starts with the first call of `take`."""
         self.batches, self.prepare = batches, prepare
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self.thread = ThreadPoolExecutor(1, "next-batch")
+        self.reader = ThreadPoolExecutor(1, "next-batch")
+        self.workers = ThreadPoolExecutor(threads, "next-batch")
+        self.ahead = AHEAD + threads - 1
         self.futures: deque[Future[Ready | None]] = deque()
+        self.waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self.waited = 0.0
+        """Seconds in which the device waited for batches after the first; on a GPU, this is known
+        QUEUED steps later."""
 
     def __enter__(self) -> Self:
         """Return self."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the thread."""
-        self.thread.shutdown(cancel_futures=True)
+        """Stop the threads."""
+        self.reader.shutdown(wait=False, cancel_futures=True)
+        self.workers.shutdown(cancel_futures=True)
+        self.reader.shutdown()
 
     def take(self) -> Parts | None:
         """Return the next batch and start preparing another; None at the end.
 
         Errors of the iterator or of `prepare` are raised here.
         """
-        while len(self.futures) <= AHEAD:
-            self.futures.append(self.thread.submit(self._make))
+        is_first = not self.futures
+        while len(self.futures) <= self.ahead:
+            batch = self.reader.submit(next, self.batches, None)
+            self.futures.append(self.workers.submit(self._make, batch))
+        began, ended = time.perf_counter(), self._mark()
         ready = self.futures.popleft().result()
         if ready is None:
             return None
         parts, copied = ready
-        if copied is not None:
-            here = torch.cuda.current_stream(self.stream.device if self.stream else None)
-            here.wait_event(copied)
-            for columns in parts:
-                for column in columns.values():
-                    # the copying stream must not reuse this memory until `here` is done with it
-                    column.record_stream(here)
+        if copied is None or ended is None:
+            self.waited += 0.0 if is_first else time.perf_counter() - began
+            return parts
+        here = torch.cuda.current_stream(self.stream.device if self.stream else None)
+        here.wait_event(copied)
+        for columns in parts:
+            for column in columns.values():
+                # the copying stream must not reuse this memory until `here` is done with it
+                column.record_stream(here)
+        begins = self._mark()
+        assert begins is not None
+        self.waits.append((begins if is_first else ended, begins))
+        while len(self.waits) > QUEUED:
+            ended, begins = self.waits.popleft()
+            begins.synchronize()
+            self.waited += ended.elapsed_time(begins) / 1000
         return parts
 
-    def _make(self) -> Ready | None:
-        batch = next(self.batches, None)
+    def _mark(self) -> torch.cuda.Event | None:
+        """Mark this point of the GPU's queue."""
+        if self.stream is None:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.stream.device))
+        return event
+
+    def _make(self, next_batch: Future[Batch | None]) -> Ready | None:
+        batch = next_batch.result()
         if batch is None:
             return None
         if self.stream is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -33,6 +34,8 @@ last moves."""
 PADDED_MOVES = 4
 """A batch's legal moves are padded to a multiple of this many per row, to limit the number of
 shapes."""
+MOVES_STEP = 16
+"""`pad_rows` pads legal moves to a multiple of this many per row."""
 
 
 def input_columns(preset: Preset) -> tuple[str, ...]:
@@ -89,6 +92,21 @@ def pad_moves(moves: Batch, step: int) -> dict[str, NDArray[Any]]:
         "moves": np.pad(moves["moves"], (0, count), constant_values=NO_MOVE),
         "move_features": np.pad(moves["move_features"], ((0, count), (0, 0))),
     }
+
+
+def pad_rows(rows: Rows, count: int) -> dict[str, Tensor]:
+    """Pad rows on the CPU with zeros to `count`, and legal moves to a multiple of MOVES_STEP each.
+
+    The network's outputs for other rows do not change.
+    """
+    step, padded = MOVES_STEP * count, {}
+    for name, column in rows.items():
+        is_moves = name in ("moves", "move_features")
+        missing = -len(column) % step if is_moves else count - len(column)
+        sides = [0] * (2 * column.ndim - 1) + [missing]
+        value = NO_MOVE if name == "moves" else 0
+        padded[name] = F.pad(column, sides, value=value)
+    return padded
 
 
 def to_bytes(planes_BP: NDArray[np.uint64]) -> Tensor:

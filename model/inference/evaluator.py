@@ -1,19 +1,25 @@
 """Evaluate positions with a checkpoint, for search, matches and reports, using torch.
 
+On a GPU, batches are padded to one of SIZES, and each is evaluated as a CUDA graph.
+
 Axes: B batch, P plane (77).
 """
 
+from bisect import bisect_left
 from pathlib import Path
+from threading import Lock
 
 import chess
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from model.card import read_book
 from model.checkpoint import CARD, CardError, load
-from model.data.rows import Batch, column_defaults, load_rows
+from model.data.rows import Batch, column_defaults, copy_to, load_rows, pad_rows
 from model.inference.columns import (
+    LARGEST_BATCH,
     Answer,
     Corrections,
     Rows,
@@ -22,9 +28,14 @@ from model.inference.columns import (
     read_corrections,
 )
 from model.network.decoder import merge_promotions
+from model.network.graphs import Graphs, Inputs
 from model.network.memory import memory_errors
 from model.network.network import Network
 from model.training.precision import autocast, device_for, dtype_for
+
+SIZES = (1, 8, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, LARGEST_BATCH)
+"""Rows of a padded batch on a GPU."""
+CPU = torch.device("cpu")
 
 
 class NetworkEvaluator:
@@ -41,6 +52,8 @@ class NetworkEvaluator:
         """Search corrections of the policy (engine/search/human.py)."""
         self.book: dict[str, chess.Move] = {}
         """Openings that the imitated player always plays, by EPD."""
+        self.graphs = self._capture() if self.device.type == "cuda" else None
+        self.lock = Lock()  # a graph has one set of inputs and outputs
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
         """Return policy logits, float32 `[B, 4096]`, and win, draw, loss, float32 `[B, 3]`.
@@ -57,11 +70,36 @@ class NetworkEvaluator:
     def _evaluate(self, rows: Rows) -> Answer:
         work = f"evaluating {len(rows['planes']):,} positions with the network {self.preset.name}"
         with memory_errors(work, "free some memory, or evaluate fewer positions at once"):
-            columns = load_rows(self.preset, rows, self.device)
-            with autocast(self.device, self.dtype):
-                prediction = self.network(columns)
-            logits_BL = merge_promotions(prediction.logits, columns["planes"])
-            return logits_BL.cpu().numpy(), prediction.wdl.exp().cpu().numpy()
+            if self.graphs is None:
+                outputs = self._forward([load_rows(self.preset, rows, self.device)])
+                return outputs[0].cpu().numpy(), outputs[1].cpu().numpy()
+            count = len(rows["planes"])
+            size = SIZES[bisect_left(SIZES, count)]
+            padded = pad_rows(load_rows(self.preset, rows, CPU), size)
+            with self.lock:
+                columns = {name: copy_to(one, self.device) for name, one in padded.items()}
+                logits_BL, wdl_B3 = (_to_host(one[:count]) for one in self.graphs([columns]))
+                if self.device.type == "cuda":
+                    torch.cuda.current_stream(self.device).synchronize()
+            return logits_BL.numpy(), wdl_B3.numpy()
+
+    def _forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Return logits `[B, 4096]` and win, draw, loss `[B, 3]` on the device."""
+        columns = inputs[0]
+        with autocast(self.device, self.dtype):
+            prediction = self.network(columns)
+        return merge_promotions(prediction.logits, columns["planes"]), prediction.wdl.exp()
+
+    def _capture(self) -> Graphs:
+        return Graphs(self._forward, self.device, "evaluate on the CPU (--device cpu)")
+
+
+def _to_host(column: Tensor) -> Tensor:
+    """Start to copy a column to the host; pageable memory would take several times as long."""
+    if column.device.type == "cpu":
+        return column.clone()
+    copied = torch.empty(column.shape, dtype=column.dtype, pin_memory=True)
+    return copied.copy_(column, non_blocking=True)
 
 
 def evaluator(directory: Path, *, device: str = "auto", amp: str = "auto") -> NetworkEvaluator:

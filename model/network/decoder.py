@@ -234,7 +234,8 @@ class MoveHead(nn.Module):
         """Return logits `[B, A]` with each legal move's score added."""
         hidden_MC = list_squares(self.sources(x_BCYX)).index_select(0, moves.sources)
         hidden_MC = hidden_MC + list_squares(self.targets(x_BCYX)).index_select(0, moves.targets)
-        hidden_MC = F.relu(hidden_MC + self.move_features(moves.features) + self.kinds(moves.kinds))
+        kinds_MC = self.kinds.weight.index_select(0, moves.kinds)
+        hidden_MC = F.relu(hidden_MC + self.move_features(moves.features) + kinds_MC)
         scores_M = self.weight(hidden_MC).squeeze(1)
         rows = logits_BA.shape[0]  # an export keeps this dynamic, unlike len()
         scores_M = scores_M + self.compare(hidden_MC, scores_M, moves, rows)

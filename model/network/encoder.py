@@ -245,7 +245,9 @@ class MoveFeatureStem(nn.Module):
 
     def forward(self, x_BCYX: Tensor, moves: Moves) -> Tensor:
         """Return `[B, C, Y, X]` with the moves' features added."""
-        added_MC = F.relu(self.move_features(moves.features) + self.kinds(moves.kinds))
+        # unlike an embedding's, the gradient of index_select does not sort
+        kinds_MC = self.kinds.weight.index_select(0, moves.kinds)
+        added_MC = F.relu(self.move_features(moves.features) + kinds_MC)
         added_MC = (added_MC * moves.mask).to(x_BCYX.dtype)
         squares_SC = list_squares(x_BCYX)
         for chunk_MC, squares_M in zip(

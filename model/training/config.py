@@ -30,7 +30,7 @@ MUON_PRESETS = frozenset(
 )
 """Presets that optimizer `auto` trains with Muon (measured in docs/benchmarks.md)."""
 
-FREE_TO_CHANGE = frozenset({"threads", "device", "save_seconds", "log"})
+FREE_TO_CHANGE = frozenset({"threads", "device", "graphs", "save_seconds", "log"})
 """Settings that a resumed run may change; they affect the weights only by rounding."""
 LENGTHS = ("minutes", "steps", "epochs")
 """Settings of a run's length. A resumed run may change the length, but not its unit."""
@@ -125,6 +125,9 @@ class TrainConfig:
     """Device to train on: auto (a GPU if available), cpu or cuda."""
     amp: Precision = "auto"
     """Mixed precision: auto (bf16 if it is faster on the device), bf16 or off."""
+    graphs: bool = True
+    """On a single GPU, capture the steps as CUDA graphs, which is several times as fast; false
+    launches each kernel by itself."""
     save_seconds: Annotated[float, Field(ge=0.0, le=1e6)] = 60.0
     """Seconds between saves: a killed run loses at most this much work; 0 saves after each step."""
     log: Log = "none"

@@ -17,7 +17,7 @@ import torch
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
 from model.checkpoint import delete_superseded
-from model.data.prefetch import Prefetcher
+from model.data.prefetch import Prefetcher, count_threads
 from model.data.rows import Batch
 from model.network.memory import memory_errors
 from model.network.preset import Preset
@@ -126,8 +126,9 @@ def train(
                 loop = Loop(run, out, card, validation, data, progress, stop, steps)
                 return loop.go(open_batches)
             finally:
-                # release DistributedDataParallel before its process group (see `process_group`)
-                run.model = run.network
+                # release DistributedDataParallel before its process group (see `process_group`),
+                # and the memory of captured steps
+                run.model, run.graphs = run.network, None
         finally:
             torch.set_num_threads(threads)
 
@@ -160,6 +161,7 @@ class Loop:
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # start of the next line of metrics
         self.untimed = 0  # positions of the first step, if it is in this line: it is not timed
+        self.waited = 0.0  # seconds of this line in which the device waited for batches
         self.validated_at = self._fraction()
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
         self.cost = 1.0  # seconds of the last validation
@@ -171,7 +173,9 @@ class Loop:
         run = self.run
         run_on_first(run.world, self._begin)
         try:
-            with Prefetcher(open_batches(run.step), partial(prepare, run), run.device) as feed:
+            threads = count_threads(run.device, run.config.threads, run.world.size)
+            batches = open_batches(run.step)
+            with Prefetcher(batches, partial(prepare, run), run.device, threads) as feed:
                 reason = self._step_until_over(feed)
                 # save before the prefetcher's exit, which may wait for its thread
                 verdict, card = run_on_first(run.world, lambda: self._end(reason))
@@ -208,7 +212,9 @@ class Loop:
             fraction, verdict = run_on_first(run.world, partial(self._decide, before))
             if verdict != GO:
                 return verdict
+            waited = feed.waited
             parts = feed.take()
+            self.waited += feed.waited - waited
             if parts is None:
                 run_on_first(run.world, lambda: self._save(finished=False))
                 raise TrainingDataError(
@@ -356,7 +362,9 @@ class Loop:
             return {}
         figures, timed = mean_figures(self.sums, rows), rows - self.untimed
         if timed:
-            figures["positions_per_second"] = timed / max(1e-9, run.seconds - seconds)
+            passed = max(1e-9, run.seconds - seconds)
+            figures["positions_per_second"] = timed / passed
+            figures["data_wait"] = min(1.0, self.waited / passed)
         return figures
 
     def _report(self, rate: float) -> None:
@@ -370,7 +378,7 @@ class Loop:
             self.metrics |= figures
             self._write({**figures, "learning_rate": rate})
             self.sums.zero_()
-        self.untimed = 0
+        self.untimed, self.waited = 0, 0.0
         self.mark = (self.run.step, self.run.positions, self.run.seconds)
 
     def _write(self, figures: Mapping[str, float]) -> None:
@@ -387,8 +395,8 @@ class Loop:
             name: figures[name] for name in ("loss", "top1") if name in figures
         }
         shown["learning_rate"] = learning_rate(config, self._fraction())
-        if "positions_per_second" in figures:
-            shown["positions_per_second"] = figures["positions_per_second"]
+        for name in ("positions_per_second", "data_wait"):
+            shown |= {name: figures[name]} if name in figures else {}
         shown |= state
         if self.steps is not None:
             self.progress(Tick(run.step, self.steps, "steps", shown))

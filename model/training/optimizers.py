@@ -31,12 +31,20 @@ BETAS = (0.9, 0.99)
 
 
 def _adamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=BETAS, fused=True)
+    is_cuda = any(weight.is_cuda for group in groups for weight in group["params"])
+    optimizer = torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=BETAS, fused=True, capturable=is_cuda
+    )
+    # do not warn of the steps before a capture
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return optimizer
 
 
 def _sgd(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
     momentum = config.momentum
-    return torch.optim.SGD(groups, config.learning_rate, momentum, nesterov=momentum > 0)
+    return torch.optim.SGD(
+        groups, config.learning_rate, momentum, nesterov=momentum > 0, fused=True
+    )
 
 
 def _muon(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
@@ -94,16 +102,17 @@ class CombinedOptimizer:
             self.optimizers = [rules[0](config, groups)]
         else:
             self.optimizers = [rules[0](config, groups[:1]), rules[1](config, groups[1:])]
+        # a tensor, which a CUDA graph of a step can read anew
+        self.rate = torch.tensor(config.learning_rate, device=next(network.parameters()).device)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
+                group["lr"] = self.rate
                 for weight in group["params"]:
                     optimizer.state[weight] = _initial_state(optimizer, weight)
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next steps."""
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+        self.rate.fill_(rate)
 
     def step(self) -> None:
         """Step every weight."""
@@ -157,15 +166,18 @@ class Muon(torch.optim.Optimizer):
             for same in by_size.values():
                 self._step(same, group["lr"], group["momentum"], group["weight_decay"])
 
-    def _step(self, weights: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
+    def _step(
+        self, weights: list[Tensor], lr: float | Tensor, momentum: float, weight_decay: float
+    ) -> None:
         """Step matrices whose smaller side is the same."""
+        lr = torch.as_tensor(lr, device=weights[0].device)
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         buffers = [self.state[weight]["momentum_buffer"] for weight in weights]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         steps = orthogonalize(list(torch._foreach_lerp(gradients, buffers, momentum)))
         torch._foreach_mul_(weights, 1 - lr * weight_decay)
         for weight, step_RC in zip(weights, steps, strict=True):
-            weight.add_(step_RC, alpha=-lr * RMS * max(weight.shape) ** 0.5)
+            weight.addcmul_(step_RC, lr, value=-RMS * max(weight.shape) ** 0.5)
 
 
 def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:

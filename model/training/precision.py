@@ -1,7 +1,9 @@
 """Choose the device and the arithmetic: bf16 only where it is faster."""
 
 import ctypes
+import subprocess
 import sys
+import time
 from typing import get_args
 
 import torch
@@ -11,6 +13,8 @@ from model.training.config import Device
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
+METER_SECONDS = 5.0
+"""Seconds between two samples of a GPU's use."""
 
 
 class DeviceError(UserError):
@@ -31,6 +35,35 @@ def device_for(name: str, number: int | None = None) -> torch.device:
             raise DeviceError(f"process {number} of this machine has no GPU: torch sees {count}")
         return torch.device(name, number)
     return torch.device(name)
+
+
+class GpuMeter:
+    """Measure the share of time that the first GPU is busy, with the driver's nvidia-smi."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+        self.asked = 0.0
+
+    def read(self) -> dict[str, float]:
+        """Return the mean share as `gpu_busy`, sampled every few seconds; {} if not known."""
+        if time.monotonic() - self.asked >= METER_SECONDS:
+            self.asked = time.monotonic()
+            self.shares += self._sample()
+        return {"gpu_busy": sum(self.shares) / len(self.shares)} if self.shares else {}
+
+    def _sample(self) -> list[float]:
+        gpu = torch.cuda.get_device_properties(0).uuid
+        words = ["nvidia-smi", f"--id=GPU-{gpu}", "--query-gpu=utilization.gpu"]
+        try:
+            answer = subprocess.run(
+                [*words, "--format=csv,noheader,nounits"],
+                capture_output=True,
+                text=True,
+                timeout=METER_SECONDS,
+            ).stdout
+            return [float(answer) / 100]
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return []
 
 
 def gains_by_bf16(device: torch.device) -> bool:

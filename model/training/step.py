@@ -4,6 +4,9 @@
                      -> `take_step`: prediction, `row_losses` and gradients of each part, added up
                         and clipped -> weights -> averaged weights
 
+On a GPU, all of `take_step`'s arithmetic is captured as a CUDA graph for each set of shapes. So it
+reads its learning rate, the weight of the average and the draw of hidden rows from tensors.
+
 Batch norms compute their statistics over one microbatch at a time (Hoffer et al. 2017,
 arXiv:1705.08741), so the result depends on `norm_rows`, not on the device or the number of
 processes. A part is the portion of a batch that is computed at once: one microbatch on a CPU,
@@ -14,10 +17,13 @@ Axes: B batch, A label, K moves of a policy target.
 """
 
 import copy
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
@@ -29,6 +35,7 @@ from model.data.rows import Batch, hash_step, hidden_columns, hide
 from model.network.blocks import Norm
 from model.network.decoder import Prediction, legal_labels
 from model.network.encoder import Rows
+from model.network.graphs import Graphs
 from model.network.network import Network, build
 from model.network.preset import Preset
 from model.training.config import TrainConfig, ema_decay, learning_rate, resolve_optimizer
@@ -37,13 +44,13 @@ from model.training.optimizers import CombinedOptimizer
 from model.training.precision import autocast, device_for, dtype_for
 from model.training.targets import load_training_rows
 
+LOG = logging.getLogger(__name__)
+
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 """Metrics summed over the rows of each step. `known` counts rows with a target move; `top1` and
 `legal_mass` are summed over these rows."""
 PASS_ROWS = 2048
 """Maximum number of rows in a part with several microbatches, to limit GPU memory."""
-CHECK_STEPS = {"cpu": 1, "cuda": 16}
-"""Steps between checks for NaN and infinity. A check stalls a GPU, and NaN persists anyway."""
 CLIP = 1.0
 """Maximum norm of the gradient; larger gradients are scaled down."""
 HUBER_DELTA = 0.5
@@ -78,6 +85,12 @@ class Run:
     optimizer: CombinedOptimizer
     parts: int
     """Number of parts in this process's share of a batch."""
+    average_weight: Tensor
+    """Weight of the new weights in the averaged ones, 0-dim."""
+    draw: Tensor
+    """Selects the rows whose ratings, clocks or last moves are hidden, 0-dim int64."""
+    graphs: Graphs | None = None
+    """The captured steps; None to launch each kernel by itself."""
     reference: Network | None = None
     """The starting network, if searched rows that train only the value keep its policy."""
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -109,7 +122,7 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
     if world.size > 1:
         model = nn.parallel.DistributedDataParallel(network, broadcast_buffers=False)
     best = {name: tensor.clone() for name, tensor in ema.state_dict().items()}
-    return Run(
+    run = Run(
         config=config,
         preset=preset,
         device=device,
@@ -120,8 +133,21 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         ema=ema,
         optimizer=CombinedOptimizer(config, network),
         parts=config.microbatches // world.size // groups,
+        average_weight=torch.zeros((), device=device),
+        draw=torch.zeros((), device=device, dtype=torch.int64),
         best=best if config.patience else {},
     )
+    if config.graphs and device.type == "cuda":
+        if world.size == 1:
+            run.graphs = capture_steps(run)
+        elif world.first:
+            LOG.warning("with several processes, steps are not captured as CUDA graphs")
+    return run
+
+
+def capture_steps(run: Run) -> Graphs:
+    """Return the steps of a run as CUDA graphs."""
+    return Graphs(partial(_update, run), run.device, "train with --set train.graphs=false")
 
 
 def _count_groups(config: TrainConfig, world: World, device: torch.device) -> int:
@@ -158,22 +184,33 @@ def _deal(batch: Batch, count: int) -> Iterator[Batch]:
 def take_step(run: Run, parts: Sequence[Rows], fraction: float) -> Tensor:
     """Take one optimizer step and return the sums of COLUMNS over its rows.
 
-    Raises DivergedError if the loss or the gradient is not finite.
+    The next step may overwrite the sums. Raises GraphError, and DivergedError on a CPU if the loss
+    or the gradient is not finite. On a GPU the check would wait for the step: the caller checks
+    the sums later, since NaN persists.
     """
-    totals = _add_gradients(run, parts)
-    norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
-    totals = all_reduce(totals)
-    is_due = run.step % CHECK_STEPS[run.device.type] == 0
-    if is_due and not math.isfinite(float(totals[0]) + float(norm)):
+    run.optimizer.set_rate(learning_rate(run.config, fraction))
+    run.average_weight.fill_(1 - ema_decay(run.config, run.step + 1))
+    run.draw.fill_(hash_step(run.config.seed, run.step))
+    totals, norm = run.graphs(parts) if run.graphs else _update(run, parts)
+    if run.device.type == "cpu" and not math.isfinite(float(totals[0]) + float(norm)):
         raise DivergedError(
             f"the loss is not finite at step {run.step}; train again with a lower learning rate"
         )
-    run.optimizer.set_rate(learning_rate(run.config, fraction))
-    run.optimizer.step()
     run.step += 1
     run.positions += sum(len(rows["planes"]) for rows in parts) * run.world.size
-    _average(run)
     return totals
+
+
+def _update(run: Run, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+    """Update the weights; return the sums of COLUMNS and the norm of the gradient.
+
+    Nothing is read back to the host, so that it can be captured.
+    """
+    totals = all_reduce(_add_gradients(run, parts))
+    norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
+    run.optimizer.step()
+    _average(run)
+    return totals, norm
 
 
 def _add_gradients(run: Run, parts: Sequence[Rows]) -> Tensor:
@@ -182,6 +219,8 @@ def _add_gradients(run: Run, parts: Sequence[Rows]) -> Tensor:
     The norms' running statistics become the mean over the parts.
     """
     run.network.zero_grad()
+    if len(parts) == 1 == run.world.size:
+        return _backward(run, parts[0])
     buffers = list(run.network.buffers())
     before, means = [buffer.clone() for buffer in buffers], list[Tensor]()
     totals: list[Tensor] = []
@@ -215,7 +254,7 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _backward(run: Run, rows: Rows) -> Tensor:
     """Add the gradients of one part and return the sums of COLUMNS over its rows."""
-    rows = hide(rows, hidden_columns(run.preset), hash_step(run.config.seed, run.step))
+    rows = hide(rows, hidden_columns(run.preset), run.draw)
     reference_BA = None
     with autocast(run.device, run.dtype):
         prediction = run.model(rows)
@@ -332,10 +371,14 @@ def _average(run: Run) -> None:
     """Move the averaged weights and the norms' running statistics towards the raw ones."""
     mine = [*run.ema.parameters(), *run.ema.buffers()]
     raw = [*run.network.parameters(), *run.network.buffers()]
-    torch._foreach_lerp_(_floats(mine), _floats(raw), 1 - ema_decay(run.config, run.step))
-    for target, source in zip(mine, raw, strict=True):
-        if not target.is_floating_point():
-            target.copy_(source)
+    if run.config.ema:
+        steps = torch._foreach_sub(_floats(raw), _floats(mine))
+        torch._foreach_mul_(steps, run.average_weight)
+        torch._foreach_add_(_floats(mine), steps)
+        copied = [not tensor.is_floating_point() for tensor in mine]
+        mine, raw = list(compress(mine, copied)), list(compress(raw, copied))
+    if mine:
+        torch._foreach_copy_(mine, raw)
 
 
 def check_finite(run: Run) -> None:

@@ -13,6 +13,7 @@ manifest differs. (A network's outputs may differ in the last bits with the batc
 change a game.)
 """
 
+import logging
 import math
 import os
 import secrets
@@ -40,11 +41,15 @@ from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
 from pipeline.selfplay.worker import ONNX, Journals, JournalWatch, Task, read_journals, work_on
 from pipeline.storage.job_folder import SELFPLAY, JobFolder
 
+LOG = logging.getLogger(__name__)
+
 FORMAT_VERSION = 2
 LATE_SECONDS = 10.0
 """Time a shared folder may take to show all finished items."""
 GRACE_SECONDS = 15.0
 """Time for processes to finish their move and their journal before they are cancelled."""
+GPU_PROCESS_BYTES = HOST_PROCESS_BYTES = 3 << 30
+"""Memory of one process with a network on a GPU: on the GPU, and of the machine."""
 
 
 def explore(
@@ -66,7 +71,7 @@ def explore(
     Finished games and searches are kept. `finished_only` builds the dataset from these without
     starting new ones; this favors short games. Without `exact_count`, every position is searched if
     the datasets have fewer than `config.count`. `lineage` is copied to the manifest. `workers` is
-    the number of processes: 0 for one per core, or for a single one if the network runs on a GPU.
+    the number of processes: 0 for one per core, or fewer if a GPU has memory for fewer.
     `engine` selects where they run, as in pipeline.executors.local. Ray runs one process per CPU
     core, and all its nodes must see `out` and the checkpoint.
 
@@ -209,12 +214,18 @@ def complete(
     missing = tuple(number for number in task.numbers if number not in found.finished)
     if missing:
         watch, before = JournalWatch(task.journal), wanted - len(missing)
-        began = time.perf_counter()
+        began, meter = time.perf_counter(), None
+        if engine is None and task.uses_gpu:
+            from model.training.precision import GpuMeter
+
+            meter = GpuMeter()
 
         def report() -> None:
             done = min(watch.count(), len(missing))
             tick, seconds = show(before + done), max(time.perf_counter() - began, 1e-9)
-            progress(replace(tick, values={f"{tick.unit}/h": 3600.0 * show(done).done / seconds}))
+            values = {f"{tick.unit}/h": 3600.0 * show(done).done / seconds}
+            values |= meter.read() if meter else {}
+            progress(replace(tick, values=values))
 
         _run(replace(task, numbers=missing), engine, workers, report, stop)
         until = time.monotonic() + LATE_SECONDS
@@ -255,6 +266,7 @@ def _run(
         elif (processes := min(workers or _default_processes(task), items)) == 1:
             work_on(task, report, stop)
         else:
+            LOG.info("%d processes", processes)
             _run_many(task, processes, LocalEngine(processes), report, stop)
     finally:
         with suppress(OSError):
@@ -262,13 +274,16 @@ def _run(
 
 
 def _default_processes(task: Task) -> int:
-    """Return the default number of local processes: one if a GPU is used, else one per core."""
-    if task.config.uses_network and task.config.device != ONNX:
-        from model.training.precision import device_for
+    """Return the default number of local processes: one per core, if a GPU has the memory."""
+    count = cores()
+    if not task.uses_gpu:
+        return count
+    import psutil
+    import torch
 
-        if device_for(task.config.device).type != "cpu":
-            return 1
-    return cores()
+    free: int = torch.cuda.mem_get_info()[0]
+    host: int = psutil.virtual_memory().available
+    return max(1, min(count, free // GPU_PROCESS_BYTES, host // HOST_PROCESS_BYTES))
 
 
 def _run_many(

@@ -98,6 +98,15 @@ class Task:
     """ID of the process that runs the job; None on another machine, where Ray ends the task."""
 
     @property
+    def uses_gpu(self) -> bool:
+        """Return whether a network runs on a GPU."""
+        if not self.config.uses_network or self.config.device == ONNX:
+            return False
+        from model.training.precision import device_for
+
+        return device_for(self.config.device).type == "cuda"
+
+    @property
     def is_job_running(self) -> bool:
         """Return whether the job is still running."""
         return self.owner in (None, os.getpid(), os.getppid()) and self.run_file.exists()

@@ -1,13 +1,14 @@
 """The benchmarks run and return what they promise, on a small dump; no time is asserted."""
 
 import io
+import time
 from pathlib import Path
 
 import chess.pgn
 import numpy as np
 import pytest
 
-from benchmarks import batches, ingest, scale, search
+from benchmarks import batches, gpu, ingest, scale, search
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board
 from engine.encoding.planes import unpack
@@ -68,3 +69,13 @@ def test_scale_is_measured(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert large["games"] == pytest.approx(3 * small["games"], rel=0.1)
     assert found["memory_ratio"] == pytest.approx(large["peak_mib"] / small["peak_mib"], rel=0.02)
     assert one["games"] == two["games"] == large["games"], "each run had the whole stream"
+
+
+def test_what_has_no_time_left_on_a_gpu_is_skipped_and_the_table_says_so() -> None:
+    report = gpu.Report(time.perf_counter() + 60)
+    report.add("training", "tiny", 1, lambda size: f"{size} positions/s", 7)
+    report.add("search", "tiny", 1000, lambda: "never measured")
+    assert report.table().splitlines()[2:] == [
+        "| training | tiny | 7 positions/s |",
+        "| search | tiny | skipped: no time left |",
+    ]

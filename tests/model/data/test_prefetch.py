@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.data.prefetch import Prefetcher
+from model.data.prefetch import MAX_THREADS, Prefetcher, count_threads
 from model.data.rows import Batch
 from model.network.encoder import Rows
 from tests.waiting import LONG
@@ -74,7 +74,8 @@ def test_an_error_comes_with_its_batch_and_the_thread_ends(source: str) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("next-batch")]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 def test_copies_of_another_stream_are_there_when_they_are_read() -> None:
     from model.data.rows import copy_to
 
@@ -88,3 +89,33 @@ def test_copies_of_another_stream_are_there_when_they_are_read() -> None:
             parts = feed.take()
             assert parts is not None
             assert torch.equal(parts[0]["planes"].cpu(), tensor)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_the_order_and_the_bound_do_not_depend_on_threads(threads: int) -> None:
+    chance = np.random.default_rng(threads)
+    delays = chance.uniform(0, 0.004, 60)
+    read: list[int] = []
+
+    def batches() -> Iterator[Batch]:
+        for batch in numbered(60):
+            read.append(int(batch["planes"][0]))
+            yield batch
+
+    def prepare(batch: Batch) -> list[Rows]:
+        time.sleep(delays[int(batch["planes"][0])])
+        return tensors(batch)
+
+    with Prefetcher(batches(), prepare, CPU, threads) as feed:
+        for number in range(60):
+            assert taken(feed) == number
+            assert len(read) <= number + 3 + threads, "memory is bounded"
+        assert taken(feed) is None
+    assert read == list(range(60))
+
+
+def test_threads_are_counted_by_the_device_and_its_processes() -> None:
+    gpu = torch.device("cuda")
+    assert count_threads(CPU, 8, 1) == 1
+    assert [count_threads(gpu, threads, 1) for threads in (1, 8, 64)] == [1, 7, MAX_THREADS]
+    assert count_threads(gpu, 16, 4) == 3

@@ -270,7 +270,8 @@ def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     figures = {"loss", "top1", "learning_rate"}
     assert set(ticks[0].values) == figures, "the first step compiles: its time is no speed"
-    assert all(set(tick.values) == figures | {"positions_per_second"} for tick in ticks[1:-1])
+    timed = figures | {"positions_per_second", "data_wait"}
+    assert all(set(tick.values) == timed for tick in ticks[1:-1])
     rates = [tick.values["learning_rate"] for tick in ticks]
     assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate
 

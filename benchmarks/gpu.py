@@ -1,0 +1,261 @@
+"""Check and measure this machine's GPU: `make gpu`, or `python -m benchmarks.gpu`.
+
+The tests marked `gpu` come first, then the speed of preparing batches, of training by preset and
+batch size, of evaluation and of search. A line is printed for each result, and all of them at the
+end as a Markdown table for docs/benchmarks.md. What has no time left is skipped, and the table says
+so. Without a GPU, the same code runs on the processor with small sizes, to show that it works.
+"""
+
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import click
+import torch
+
+from benchmarks.search import tree_rate
+from engine.cores import cores
+from engine.errors import UserError
+from model.data.prefetch import Prefetcher, count_threads
+from model.data.rows import Batch
+from model.inference.evaluator import NetworkEvaluator
+from model.network.network import build
+from model.network.presets import preset, presets
+from model.training.config import TrainConfig
+from model.training.metrics_log import read_metrics
+from model.training.step import new_run, prepare, take_step
+from pipeline.dataset.batches import Batches
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.samples.shipped import SAMPLE
+from pipeline.training.train import select_columns, train_on
+
+MINUTES = 8.0
+PRESETS = ("fianchetto-human", "fianchetto-m")
+"""Presets to train; those with blocks of attention are added."""
+SECONDS = 3.0
+"""Time of one measurement, after its warm-up."""
+SHOWN = ("positions_per_second", "data_wait")
+WARM_UP_STEPS, BETWEEN_WAITS = 8, 5
+"""Steps before a measurement, among them the capture, and between two waits for the device."""
+
+
+@dataclass
+class Report:
+    """The results so far; `ends` is the time by which the last one must have begun."""
+
+    ends: float
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def add(
+        self, what: str, how: str, seconds: float, measure: Callable[..., str], *args: Any
+    ) -> None:
+        """Measure something that takes about `seconds`, unless no time is left for it."""
+        say(f"{what}, {how} ...")
+        figure = "skipped: no time left"
+        if time.perf_counter() + seconds < self.ends:
+            try:
+                figure = measure(*args)
+            except torch.OutOfMemoryError:
+                figure = "skipped: not enough GPU memory"
+            except (RuntimeError, UserError) as error:  # the others are still measured
+                figure = f"failed: {error}".partition("\n")[0]
+        self.rows.append((what, how, figure))
+        say(f"{what}, {how}: {figure}")
+
+    def table(self) -> str:
+        """Return the results as Markdown."""
+        head = ["| what | how | result |", "|---|---|---|"]
+        return "\n".join(head + [f"| {' | '.join(row)} |" for row in self.rows])
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)  # noqa: T201
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def describe(device: torch.device) -> str:
+    """Return the names of the machine's parts."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return f"{name}, {cores()} cores, torch {torch.__version__}"
+
+
+def run_tests(device: torch.device) -> str:
+    """Run the tests of this device's path, and return their last line."""
+    words = ["tests/model/test_gpu.py", "tests/model/data/test_prefetch.py", "-m", "gpu"]
+    if device.type == "cpu":
+        words = ["tests/model/training/test_graphs.py"]
+    words += ["-v", "-s", "-p", "no:cacheprovider", "--timeout", "200"]
+    command = [sys.executable, "-m", "pytest", *words]
+    root, last = Path(__file__).resolve().parents[1], "failed: no test ran"
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as tests:
+        assert tests.stdout is not None
+        for line in tests.stdout:
+            say(line.rstrip())
+            last = line.strip(" =\n") or last
+    return last
+
+
+def training_rate(config: TrainConfig, name: str, batches: list[Batch]) -> str:
+    """Train on prepared batches, and return the speed, the time of capturing and the memory."""
+    run = new_run(config, preset(name))
+    if run.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(run.device)
+    prepared = [prepare(run, batch) for batch in batches]
+    steps, seconds = 0, list[float]()
+    while steps < WARM_UP_STEPS or sum(seconds[WARM_UP_STEPS:]) < SECONDS:
+        began = time.perf_counter()
+        for _ in range(1 if steps < WARM_UP_STEPS else BETWEEN_WAITS):
+            take_step(run, prepared[steps % len(prepared)], 0.5)
+            steps += 1
+        wait_for(run.device)
+        seconds.append(time.perf_counter() - began)
+    capture, step = max(seconds[1:WARM_UP_STEPS]), median(seconds[WARM_UP_STEPS:]) / BETWEEN_WAITS
+    run.graphs = None
+    figure = f"{config.batch_size / step:,.0f} positions/s, {1000 * step:.1f} ms a step"
+    if run.device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(run.device) / 2**30
+        figure += f", first steps up to {capture:.1f} s, {peak:.1f} GiB"
+    return figure
+
+
+def feeding_rate(config: TrainConfig, positions: Path, threads: int) -> str:
+    """Read and prepare batches on threads, and return the speed."""
+    run = new_run(config, preset(PRESETS[0]))
+    columns = select_columns(config, run.preset)
+    stream = Batches([positions], "train", batch_size=config.batch_size, columns=columns)
+    with Prefetcher(stream.from_step(0), partial(prepare, run), run.device, threads) as feed:
+        for _ in range(threads + 2):
+            feed.take()
+        taken, began = 0, time.perf_counter()
+        while time.perf_counter() - began < SECONDS:
+            feed.take()
+            taken += 1
+        wait_for(run.device)
+        seconds = time.perf_counter() - began
+    return f"{taken * config.batch_size / seconds:,.0f} positions/s"
+
+
+def whole_training(config: TrainConfig, positions: Path, out: Path) -> str:
+    """Train as the command does; return the speed and the share of time waiting for batches."""
+    train_on([positions], PRESETS[0], config, out)
+    lines = [line for line in read_metrics(out) if "data_wait" in line][-3:]
+    speed, wait = (mean(line[name] for line in lines) for name in SHOWN)
+    return f"{speed:,.0f} positions/s, waiting for batches {wait:.1%}, loss {lines[-1]['loss']:.3f}"
+
+
+def evaluation_rate(device: torch.device, batch: Batch, graphs: bool) -> str:
+    """Evaluate a batch again and again, and return the speed."""
+    evaluator = NetworkEvaluator(build(preset(PRESETS[0]), 0), device=device.type)
+    evaluator.graphs = evaluator.graphs if graphs else None
+    for _ in range(5):
+        evaluator(batch["planes"], batch)
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() - began < SECONDS:
+        evaluator(batch["planes"], batch)
+        count += len(batch["planes"])
+    return f"{count / (time.perf_counter() - began):,.0f} positions/s"
+
+
+def search_rate(device: str, processes: int, games: int) -> str:
+    """Search in several processes at once, and return the sum of their speeds."""
+    words = [sys.executable, "-m", "benchmarks.gpu", "--search", device, "--games", str(games)]
+    started = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    answers = [process.communicate()[0] for process in started]
+    if not all(answers):
+        return "failed: a process ended without an answer"
+    return f"{sum(map(float, answers)):,.0f} simulations/s"
+
+
+def ingest_sample(out: Path) -> str:
+    """Make a dataset of the bundled games; compiles kernels where that was not done before."""
+    began = time.perf_counter()
+    manifest = ingest([str(SAMPLE)], out, IngestConfig(planes="compact", val_share=0.0))
+    rows, seconds = sum(manifest["positions"].values()), time.perf_counter() - began
+    return f"{rows:,} positions in {seconds:.0f} s"
+
+
+def measure(report: Report, device: torch.device, folder: Path) -> None:
+    """Add all measurements, the most important ones first."""
+    is_gpu, human, positions = device.type == "cuda", PRESETS[0], folder / "positions"
+    report.add("tests", device.type, 60, run_tests, device)
+    report.add("ingest", SAMPLE.name, 0, ingest_sample, positions)
+    sizes = (2048, 512, 8192) if is_gpu else (64,)
+    attention = [name for name, row in presets().items() if str(row.block) == "attention"]
+    names = [*PRESETS, *attention] if is_gpu else [human]
+    config = TrainConfig(steps=10**6, batch_size=sizes[0], device="cuda" if is_gpu else "cpu")
+    columns = {column for name in names for column in select_columns(config, preset(name))}
+    stream = Batches([positions], "train", batch_size=max(sizes), columns=sorted(columns))
+    batches = list(islice(stream.from_step(0), 3))
+
+    def train(name: str, how: str, config: TrainConfig) -> None:
+        cut = [{key: one[: config.batch_size] for key, one in batch.items()} for batch in batches]
+        how = f"{name}, batches of {config.batch_size:,}{how}"
+        report.add("training", how, 10, training_rate, config, name, cut)
+
+    for name in names:
+        train(name, "", config)
+    if is_gpu:
+        train(human, ", without graphs", replace(config, graphs=False))
+        train(human, ", statistics of all rows", replace(config, norm_rows=sizes[0]))
+    for threads in sorted({1, 2, 4, 8, count_threads(device, 0, 1)}) if is_gpu else (1, 2):
+        how = f"{human}, {threads} threads"
+        report.add("feeding", how, 8, feeding_rate, config, positions, threads)
+    whole = replace(config, steps=None, minutes=0.25 if is_gpu else 0.05)
+    how = f"{human}, batches of {sizes[0]:,}"
+    report.add("train command", how, 30, whole_training, whole, positions, folder / "trained")
+    games = 512 if is_gpu else 2
+    for count in sorted({1, cores()}) if is_gpu else (1,):
+        how = f"{human}, {games} games in each of {count} processes"
+        report.add("search", how, 60, search_rate, device.type, count, games)
+    for size in (1, 64, 512, 2048) if is_gpu else (16,):
+        batch = {name: one[:size] for name, one in batches[0].items()}
+        for graphs in (True, False) if is_gpu else (True,):
+            how = f"{human}, batches of {size:,}{'' if graphs else ', without graphs'}"
+            report.add("evaluation", how, 5, evaluation_rate, device, batch, graphs)
+    for size in sizes[1:]:
+        for name in names:
+            train(name, "", replace(config, batch_size=size))
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--minutes", default=MINUTES, help="Minutes after which no measurement begins.")
+@click.option("--search", hidden=True, help="Search on this device, and print the speed.")
+@click.option("--games", default=1, hidden=True)
+def main(minutes: float, search: str | None, games: int) -> None:
+    """Check and measure this machine's GPU."""
+    if search is not None:
+        torch.set_num_threads(1)
+        evaluate = NetworkEvaluator(build(preset(PRESETS[0]), 0), device=search)
+        say(f"{tree_rate(10, games, evaluate, time.perf_counter)}")
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+        say("torch sees no GPU: what follows shows that the code works, and no speed of a GPU")
+    say(describe(device))
+    report = Report(time.perf_counter() + 60 * minutes)
+    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
+        measure(report, device, Path(folder))
+    say(f"\n{describe(device)}\n\n{report.table()}")
+    if any("failed" in figure for _, _, figure in report.rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

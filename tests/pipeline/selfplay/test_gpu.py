@@ -1,0 +1,54 @@
+"""Self-play on a GPU that is only described: how many processes, and how busy the GPU is."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from model.training.precision import GpuMeter
+from pipeline.selfplay import job
+from pipeline.selfplay.config import ExploreConfig
+from pipeline.selfplay.worker import Task
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.setattr(job, "cores", lambda: 16)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    paths = {"journal": tmp_path, "run_file": tmp_path / "run", "checkpoint": tmp_path}
+    return Task(numbers=(0,), config=ExploreConfig(device="cuda"), owner=None, **paths)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "host", "processes"), [(80, 200, 16), (16, 200, 5), (80, 12, 4), (2, 200, 1)]
+)
+def test_processes_fill_the_cores_if_both_memories_allow(
+    task: Task, gpu: int, host: int, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (gpu * GIB, 80 * GIB))
+    memory = SimpleNamespace(available=host * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert job._default_processes(task) == processes
+    onnx = replace(task, config=ExploreConfig(device="onnx"))
+    assert job._default_processes(onnx) == 16, "it runs on processors"
+
+
+@pytest.mark.parametrize(("script", "share"), [("echo 40", 0.4), ("echo '[N/A]'", None)])
+def test_the_driver_says_how_busy_a_gpu_is(
+    script: str, share: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho called >> {tmp_path}/calls\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    described = SimpleNamespace(uuid="1234")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: described)
+    meter = GpuMeter()
+    for _ in range(3):
+        assert meter.read() == ({} if share is None else {"gpu_busy": share})
+    assert len((tmp_path / "calls").read_text().split()) == 1, "it is asked every few seconds"
