@@ -153,8 +153,7 @@ def draw_training(runs: Mapping[str, Sequence[Row]], *, on_page: bool = True) ->
     figure.axes[-1].set_xlabel("positions trained on")
     figure.axes[-1].xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
     figure.axes[-1].locator_params(axis="x", nbins=5)
-    if len(runs) > 1:
-        _add_legend(figure, runs)
+    _add_legend(figure, runs)
     return _svg(figure, on_page)
 
 
