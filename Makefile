@@ -28,7 +28,7 @@ export DAGSTER_HOME := $(CURDIR)/dagster_home
 
 run: $(READY)
 	$(BIN)/fianchetto warmup
-	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
+	$(BIN)/python -m pipeline.defs.first_network --minutes $(MINUTES)
 
 docs: $(READY)
 	$(BIN)/pip install --quiet -e ".[docs]" -c constraints.txt

@@ -185,7 +185,7 @@ def materialised(folder: Path, minutes: float) -> Iterator[Server]:
     shutil.copy(SAMPLE, datasets / "sample")
     os.environ |= {"DAGSTER_HOME": str(home), "FIANCHETTO_DATASETS": str(datasets)}
     subprocess.run(
-        [sys.executable, "-m", "pipeline.defs.run", "--minutes", str(minutes)],
+        [sys.executable, "-m", "pipeline.defs.first_network", "--minutes", str(minutes)],
         cwd=REPOSITORY,
         check=True,
     )

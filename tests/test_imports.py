@@ -48,7 +48,7 @@ try:
 except SystemExit:
     require_absent("numpy", "numba", "torch", "pyarrow", "dagster")
 from pipeline.definitions import defs
-import pipeline.defs.run
+import pipeline.defs.first_network
 defs()
 require_absent("torch", "matplotlib", "polars")
 import pipeline.ingest.job

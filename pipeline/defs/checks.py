@@ -86,30 +86,21 @@ def check_positions(
     op = context.op_execution_context
     selected = {check.name for check in op.selected_asset_check_keys}
 
-    def verify(key: str) -> list[dg.AssetCheckResult]:
-        return [it for it in _verify(datasets, key) if it.check_name in selected]
+    def verify_selected(key: str) -> list[dg.AssetCheckResult]:
+        return [it for it in verify(datasets, key) if it.check_name in selected]
 
     if op.has_partition_key:
-        yield from verify(op.partition_key)
+        yield from verify_selected(op.partition_key)
         return
     for key in sorted(materialized_dumps(op.instance)):
-        for result in verify(key):
-            yield dg.AssetCheckEvaluation(
-                dg.AssetKey("positions"),
-                str(result.check_name),
-                partition=key,
-                blocking=result.check_name != WHOLE,
-                passed=result.passed,
-                severity=result.severity,
-                metadata=result.metadata,
-                description=result.description,
-            )
+        for result in verify_selected(key):
+            yield to_evaluation(result, dg.AssetKey("positions"), key)
     # Dagster creates these outputs from AssetCheckResults only, which cannot name a partition.
     for check in sorted(op.selected_asset_check_keys):
         yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
 
 
-def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
+def verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     """Verify one partition; skip the comparison of rows if its dump has been deleted."""
     with report_user_errors():
         sources = [str(datasets.source(key))] if key in datasets.dumps() else []
@@ -128,13 +119,35 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
 def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """Check that the checkpoint's loss on positions from its training set is finite."""
     op = context.op_execution_context
+    return probe_checkpoint(op.instance, op.run)
+
+
+def probe_checkpoint(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.AssetCheckResult:
+    """Measure the loss of the checkpoint that `find_folder` returns."""
     with report_user_errors():
-        folder = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run)
-        joined = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run, TRAINED_ON)
+        folder = find_folder(dg.AssetKey("checkpoint"), instance, run)
+        joined = find_folder(dg.AssetKey("checkpoint"), instance, run, TRAINED_ON)
         measured = Dataset.open(joined).parts[0].path
         return evaluate_checkpoint(
             child.run_child(partial(tasks.probe, folder, measured, None, PROBE_ROWS))
         )
+
+
+def to_evaluation(
+    result: dg.AssetCheckResult, asset: dg.AssetKey, partition: str | None = None
+) -> dg.AssetCheckEvaluation:
+    """Return a check's result as the event that names its asset and partition."""
+    name = str(result.check_name)
+    return dg.AssetCheckEvaluation(
+        asset,
+        name,
+        partition=partition,
+        blocking=name in BLOCKING.get(asset.to_user_string(), ()),
+        passed=result.passed,
+        severity=result.severity,
+        metadata=result.metadata,
+        description=result.description,
+    )
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:

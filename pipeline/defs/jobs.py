@@ -1,16 +1,10 @@
 """Jobs, the nightly schedule of checks, and the sensors that watch for new dumps."""
 
 import time
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import dagster as dg
-from pydantic import Field, create_model
 
-from engine.errors import UserError
 from pipeline.dataset.files.columns import MANIFEST
-from pipeline.defs import child
 from pipeline.defs.assets import (
     DUMP_VERSION,
     accuracy_report,
@@ -20,12 +14,9 @@ from pipeline.defs.assets import (
     positions,
     training_set,
 )
-from pipeline.defs.launchpad.forms import make_form
-from pipeline.defs.launchpad.options import CheckpointOptions, TrainingSetOptions
 from pipeline.defs.resources import SAMPLE, Datasets, version_of
-from pipeline.defs.steps import DUMPS, log_progress, report_user_errors
+from pipeline.defs.steps import DUMPS
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
-from pipeline.dumps.fetch import STEM, fetch, parse_months
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in FINISHED]
@@ -33,8 +24,6 @@ SETTLE_SECONDS = 30.0
 """A file that has not changed for this many seconds counts as completely copied."""
 RETRIES = {"dagster/max_retries": "2"}
 """Tag that makes Dagster retry a run if its process dies."""
-MONTH_TAG = "month"
-"""Tag on runs of `fetch_month`: the month or range of months."""
 
 build_positions = dg.define_asset_job(
     "build_positions",
@@ -44,32 +33,9 @@ build_positions = dg.define_asset_job(
 )
 
 
-def make_train_form() -> type[dg.Config]:
-    """Return the form of the job `train`: checkpoint options, and the datasets to train on."""
-    shown = make_form(CheckpointOptions).model_fields
-    fields = {
-        "minutes": shown["minutes"],
-        "positions": make_form(TrainingSetOptions).model_fields["positions"],
-    }
-    fields |= {name: field for name, field in shown.items() if name != "training_set"}
-    create: Any = create_model
-    typed = {name: (field.annotation, field) for name, field in fields.items()}
-    form: type[dg.Config] = create("TrainForm", __base__=dg.Config, **typed)
-    return form
-
-
-@dg.config_mapping
-def configure_training(config: make_train_form()) -> dg.RunConfig:  # type: ignore[valid-type]
-    """Turn the short form of `train` into the configuration of its assets."""
-    values = config.model_dump()
-    joined = {"positions": values.pop("positions")}
-    return dg.RunConfig(ops={"training_set": {"config": joined}, "checkpoint": {"config": values}})
-
-
 train = dg.define_asset_job(
     "train",
     [training_set, checkpoint, accuracy_report, leaderboard],
-    config=configure_training,
     description="Train a network for 5 minutes on the positions, then measure it. To change the "
     "time, datasets and other options, choose *Open launchpad* in the menu beside "
     "*Materialize all*.",
@@ -91,64 +57,6 @@ nightly_verify = dg.ScheduleDefinition(
     description="Check all positions daily at 2:00 UTC. Runs do not use positions that failed a "
     "blocking check.",
 )
-
-
-class FetchForm(dg.Config):
-    """Options of `fetch_month`."""
-
-    month: str = Field(
-        "2013-01",
-        description="Month of Lichess games to download, such as 2013-01, or a range, such as "
-        "2013-01..2013-06.",
-    )
-
-
-@dg.op(pool="network")
-def download(context: dg.OpExecutionContext, config: FetchForm, datasets: Datasets) -> None:
-    """Download months of rated Lichess games into `datasets/dumps/`, and verify them."""
-    with report_user_errors():
-        months = parse_months(config.month)
-        context.instance.add_run_tags(context.run_id, {MONTH_TAG: config.month})
-        for month in months:
-            key = f"{STEM}{month}"
-            file = f"{key}.pgn.zst"
-            if others := [each for each in datasets.dumps().get(key, []) if each.name != file]:
-                found = f"{others[0]} exists and is used as it is"
-                raise UserError(f"{found}: remove it to download {file}")
-            work = partial(fetch, [month], datasets.path / "dumps", datasets.fetching)
-            progress = log_progress(context, dump.key, key)
-            entry = child.run_child(work, progress=progress)["files"][file]
-            context.instance.add_dynamic_partitions(DUMPS, [key])
-            context.log.info(f"{file}: {entry['bytes']:,} bytes, SHA-256 {entry['sha256']}")
-
-
-@dg.job
-def fetch_month() -> None:
-    """Download a month of Lichess games, then launch `build_positions` for it.
-
-    An interrupted download resumes. 2013-01 is 17 MB; recent months are about 30 GB each.
-    """
-    download()
-
-
-@dg.run_status_sensor(
-    run_status=dg.DagsterRunStatus.SUCCESS,
-    monitored_jobs=[fetch_month],
-    request_job=build_positions,
-    minimum_interval_seconds=10,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Build positions for each month that `fetch_month` has downloaded.",
-)
-def fetched_months(
-    context: dg.RunStatusSensorContext, datasets: Datasets
-) -> Iterator[dg.RunRequest]:
-    """Request positions for the months that a run downloaded, unless they are up to date."""
-    for month in parse_months(context.dagster_run.tags[MONTH_TAG]):
-        key = f"{STEM}{month}"
-        files = datasets.dumps().get(key, [])
-        if files and is_wanted(context.instance, datasets, key, version_of(files[0])):
-            run_key = f"{key} of {context.dagster_run.run_id}"
-            yield dg.RunRequest(run_key=run_key, partition_key=key, tags=RETRIES)
 
 
 def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:

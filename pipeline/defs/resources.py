@@ -63,7 +63,7 @@ class Datasets(dg.ConfigurableResource[None]):
         files = self.dumps().get(key, [])
         if not files:
             month = month_of(key)
-            download = f", or launch the job `fetch_month` with `month: {month}`" if month else ""
+            download = f", or launch the job `first_network` with `games: {month}`" if month else ""
             raise UserError(
                 f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz|.zip] into "
                 f"{self.path / 'dumps'}{download}"

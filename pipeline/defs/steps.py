@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.errors import DagsterUserCodeProcessError
+from dagster._utils.error import SerializableErrorInfo
 
 from engine.errors import UserError
 from engine.progress import Progress, Tick
@@ -35,17 +37,27 @@ REMEDIES = {
 """Remedies by error code, in a Dagster user's terms; they replace those of the command line."""
 
 
+class StoppedError(DagsterUserCodeProcessError):
+    """The run was stopped. Dagster shows this error's message without a stack trace."""
+
+    def __init__(self) -> None:
+        words = "stopped: what was finished is kept; re-execute the run to continue"
+        shown = SerializableErrorInfo(message=words, stack=[], cls_name=None)
+        super().__init__(words, user_code_process_error_infos=[shown])
+
+
 @contextmanager
 def report_user_errors(taken: str = "") -> Iterator[None]:
     """Turn a UserError into a failed step, with its message and a remedy for Dagster users.
+
+    A termination becomes StoppedError: steps that depend on this one do not run.
 
     `taken` is the remedy if the output folder already contains something else.
     """
     try:
         yield
     except dg.DagsterExecutionInterruptedError:
-        kept = "stopped: what was finished is kept; re-execute the run to continue"
-        raise dg.DagsterExecutionInterruptedError(kept) from None
+        raise StoppedError from None
     except UserError as error:
         remedy = (REMEDIES | {"taken": taken}).get(error.code) or error.remedy
         message = f"{error.problem}: {remedy}" if remedy else error.problem
@@ -159,6 +171,9 @@ def find_folder(
     runs = (run.run_id, run.parent_run_id, run.root_run_id)
     own = [facts for run_id, facts in found if run_id in runs]
     if chosen := own or [facts for _, facts in found]:
+        if name not in chosen[0]:
+            folder = chosen[0]["path"].value
+            raise UserError(f"{folder} was made on the command line, without a note of its {name}")
         return Path(str(chosen[0][name].value))
     asset = key.to_user_string()
     raise UserError(
@@ -169,7 +184,7 @@ def find_folder(
 def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
     """Return the training set of a checkpoint; None if it is unknown or has been deleted."""
     for _, facts in _list_materializations(instance, dg.AssetKey("checkpoint")):
-        if facts["path"].value == str(network):
+        if facts["path"].value == str(network) and TRAINED_ON in facts:
             own = Path(str(facts[TRAINED_ON].value))
             return own if own.is_dir() else None
     return None

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -26,12 +27,16 @@ from urllib.parse import parse_qs
 import dagster as dg
 import psutil
 from starlette.datastructures import Headers
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from engine.errors import UserError
 from pipeline.board.local_server import HOST, Guard, listen, refuse_foreign
+from pipeline.defs.launchpad.forms import REFERENCE, describe_settings, keep_order
+from pipeline.defs.launchpad.options import OPTIONS
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -77,6 +82,18 @@ def find_refusal(scope: Scope) -> str:
     return ""
 
 
+def open_home(instance: dg.DagsterInstance, request: Request) -> Response:
+    """Redirect to the newest run, or to the form of `first_network` if there is none."""
+    runs = instance.get_run_records(limit=1)
+    form = f"/locations/{LOCATION}/jobs/first_network/playground"
+    return RedirectResponse(f"/runs/{runs[0].dagster_run.run_id}" if runs else form)
+
+
+def show_settings(request: Request) -> Response:
+    """Return the page that lists the settings of all forms."""
+    return HTMLResponse(describe_settings(OPTIONS), headers={"Content-Security-Policy": POLICY})
+
+
 def main() -> int:
     """Serve the UI; return 0 after Ctrl-C or SIGTERM, 1 if a process died."""
     parser = argparse.ArgumentParser(
@@ -106,10 +123,8 @@ def serve(listener: socket.socket) -> None:
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
     from dagster_webserver.app import create_app_from_workspace_process_context
-    from starlette.routing import Mount
 
     from pipeline.defs.jobs import register
-    from pipeline.defs.launchpad.forms import keep_order
     from pipeline.defs.resources import Datasets
 
     keep_order()
@@ -140,7 +155,11 @@ def serve(listener: socket.socket) -> None:
         reports = Datasets().path / "reports"
         reports.mkdir(parents=True, exist_ok=True)
         app = create_app_from_workspace_process_context(context)
-        app.routes.insert(0, Mount("/reports", Reports(directory=reports)))
+        app.routes[:0] = [
+            Route("/", partial(open_home, instance)),
+            Route(REFERENCE, show_settings),
+            Mount("/reports", Reports(directory=reports)),
+        ]
         config = uvicorn.Config(
             Guard(app, find_refusal),
             log_level="warning",

@@ -1,36 +1,53 @@
 """Launchpad forms, generated from the dataclasses that define the command line's options.
 
-An asset annotates its parameter `config` with `Form[Options]`. Dagster shows each field with its
-type, choices, default and description, and rejects values of the wrong type at launch.
-`read_form(config)` builds the dataclass, which validates the values. The launchpad hides fields
-that default to None (dagster#31166), so None is shown as 0 or "".
+An asset annotates its parameter `config` with `Form[Options]`. The form has the settings that the
+dataclass names in `form`, in that order, and the field `more` for the others, as YAML:
 
-Forms leave out fields that name a program, an address or a file (`is_hidden`). These keep the
-dataclass's default, or the assets set them from the environment (resources.py).
+    minutes: 5.0
+    preset: fianchetto-human
+    more: {batch_size: 512, join: {hold_out: none}}
+
+Dagster shows each field with its type, choices, default and description. `read_form(config)` builds
+the dataclass, which validates all values. The launchpad hides fields that default to None
+(dagster#31166), so None is shown as 0 or "".
+
+Forms have no settings that name a program, an address or a file: these keep the dataclass's
+default, or the assets set them from the environment (resources.py).
 """
 
 import dataclasses
 import functools
+import html
 import json
-import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import dagster as dg
 from dagster._config import snap
 from pydantic import Field, create_model
 
-from model.settings import validate
-from pipeline.cli.settings import default_of, descriptions, fields_of, split_optional
+from pipeline.cli.settings import Given, Setting, build, find_key, settings_of
 
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
-"""Names of fields that contain a chess engine's command or a Ray cluster's address."""
+"""Names of settings that contain a chess engine's command or a Ray cluster's address."""
+REFERENCE = "/settings"
+"""Page of the UI that lists all settings."""
 
 
 def keep_order() -> None:
-    """Make Dagster show a form's fields in declaration order, as `--help-all` does.
+    """Make Dagster show a form's fields in declaration order.
 
     Dagster sorts fields and defaults by name, without a setting to change that. This patch depends
     on its internals: if another version sorts elsewhere, forms are merely sorted by name again.
@@ -60,93 +77,104 @@ class Form(dg.Config, Generic[T]):
 
 def read_form(config: Form[T]) -> T:
     """Build the dataclass from a form's values. Raises UserError for invalid ones."""
-    options: T = build_options(config.made_from, config.model_dump())
+    values = config.model_dump()
+    more = values.pop("more", {})
+    options: T = build_options(config.made_from, values, more)
     return options
 
 
 @functools.cache
-def make_form(
-    cls: type[Any], example: Any = None, without: tuple[str, ...] = ()
-) -> "type[Form[Any]]":
-    """Generate the `dg.Config` class of a dataclass; nested dataclasses become nested classes.
-
-    Defaults come from the instance `example` if given, otherwise from the dataclass. A field's
-    metadata `first` lists fields of its nested dataclass to move to the top of the outer form.
-    """
-    hints, sentences = typing.get_type_hints(cls, include_extras=True), descriptions(cls)
-    first, fields = dict[str, Any](), dict[str, Any]()
-    for field in fields_of(cls):
-        name, hint, default = field.name, hints[field.name], default_of(field, example)
-        if name in without or is_hidden(name, hint):
-            continue
-        before = field.metadata.get("first", ())
-        fields[name] = _make_field(hint, default, sentences.get(name, ""), before)
-        for moved in before:
-            outer = make_form(hint, default).model_fields[moved]
-            first[moved] = (outer.annotation, outer)
+def make_form(cls: type[Any]) -> "type[Form[Any]]":
+    """Generate the `dg.Config` class of a dataclass."""
+    known = list_settings(cls)
+    hints = get_type_hints(cls, include_extras=True)
+    keys = {name: find_key(name, known, cls.__name__) for name in cls.form}
+    fields = {name: _make_field(known[key], hints.get(name)) for name, key in keys.items()}
+    if others := [key for key in known if key not in keys.values()]:
+        words = f"Other settings, such as {{{others[0].rpartition('.')[2]}: ...}}"
+        text = f"{words}. {REFERENCE}#{cls.__name__} lists them."
+        fields["more"] = (dict[str, Any], Field(default={}, description=text))
     create: Any = create_model
-    made: type[Form[Any]] = create(
-        cls.__name__, __base__=Form, __doc__=cls.__doc__, **first, **fields
-    )
+    made: type[Form[Any]] = create(cls.__name__, __base__=Form, __doc__=cls.__doc__, **fields)
     made.made_from = cls
     return made
 
 
-def is_hidden(name: str, hint: Any) -> bool:
-    """Return whether forms leave out a field because it names a program or a file."""
-    return name in HIDDEN or _split(hint)[0] is Path
+@functools.cache
+def list_settings(cls: type[Any]) -> dict[str, Setting]:
+    """Return the settings of a form's dataclass by dotted key, without hidden ones."""
+    return {
+        key: setting
+        for key, setting in settings_of(cls).items()
+        if key.rpartition(".")[2] not in HIDDEN and setting.item is not Path
+    }
 
 
-def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Build the dataclass `cls` from a form's values. Raises UserError for invalid ones."""
-    return validate(cls, _restore(cls, dict(values)))
+def build_options(
+    cls: type[T], values: Mapping[str, Any], more: Mapping[str, Any] | None = None
+) -> T:
+    """Build the dataclass `cls` from a form's values, and from `more`, which has precedence.
 
-
-def _restore(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Convert a form's values to the dataclass's: moved fields nested again, empty ones None."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    for field in dataclasses.fields(cls):
-        for name in field.metadata.get("first", ()):
-            if name in values:
-                values[field.name] = {name: values.pop(name)} | values.get(field.name, {})
+    In `values`, 0 and "" unset an optional setting. Raises UserError for invalid values.
+    """
+    known = list_settings(cls)
+    given = dict[str, Given]()
     for name, value in values.items():
-        kind, optional = _split(hints[name])
-        if isinstance(value, dict):
-            values[name] = _restore(kind, value)
-        elif optional and value in (0, "") and value is not False:
-            values[name] = None
-    return values
+        key = find_key(name, known, "form")
+        is_empty = known[key].optional and value in (0, "") and value is not False
+        given[key] = Given(None if is_empty else value, name)
+    for name, value in _flatten(more or {}):
+        given[find_key(name, known, "more")] = Given(value, f"more: {name}")
+    return build(cls, given, known)
 
 
-def _make_field(
-    hint: Any, default: Any, sentence: str, without: tuple[str, ...]
-) -> tuple[Any, Any]:
-    """Return a field for `create_model`: a type that Dagster can show, default and description."""
-    kind, optional = _split(hint)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        nested = make_form(kind, None if default is dataclasses.MISSING else default, without)
-        complete = all(not field.is_required() for field in nested.model_fields.values())
-        return nested, Field(default=nested() if complete else ..., description=sentence)
-    if typing.get_origin(kind) is tuple:
-        kind, default = list[typing.get_args(kind)[0]], list(default)  # type: ignore[misc]
-    if optional:
-        empty = 0 if kind in (int, float) else ""
-        default = empty if default is None else default
-        sentence = f"{sentence} ({empty!r} means none.)"
-        if typing.get_origin(kind) is Literal:
-            kind = Literal[(*typing.get_args(kind), "")]
-    required = default is dataclasses.MISSING
-    return kind, Field(default=... if required else default, description=sentence)
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys and values of nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
-def _split(hint: Any) -> tuple[Any, bool]:
-    """Return the type in `X | None`, without its bounds, and whether None is allowed.
+def _make_field(setting: Setting, hint: Any) -> tuple[Any, Any]:
+    """Return a field for `create_model`: a type that Dagster can show, default and description.
 
     `Annotated[str, function]` becomes a Literal of the words that the function returns.
     """
-    kind, optional = split_optional(hint)
-    if typing.get_origin(kind) is typing.Annotated:
-        kind, extra = typing.get_args(kind)[:2]
-        if callable(extra):
-            return Literal[tuple(extra())], False
-    return kind, optional
+    kind, default, text = setting.kind, setting.default, setting.text
+    if words := next(filter(callable, getattr(hint, "__metadata__", ())), None):
+        kind = Literal[tuple(words())]
+    elif setting.several:
+        kind, default = list[setting.item], list(default)  # type: ignore[name-defined]
+    elif setting.optional:
+        empty: Any = 0 if kind in (int, float) else ""
+        default = empty if default is None else default
+        text = f"{text} ({empty!r} means none.)"
+        if get_origin(kind) is Literal:
+            kind = Literal[(*get_args(kind), "")]
+    return kind, Field(default=default, description=text)
+
+
+def describe_settings(forms: Mapping[str, type[Any]]) -> str:
+    """Return the page that lists all settings of forms by asset or job, as HTML."""
+    parts = [PAGE_BEGIN]
+    for title, cls in forms.items():
+        parts.append(f'<h2 id="{cls.__name__}">{html.escape(title)}</h2><table>')
+        for key, setting in list_settings(cls).items():
+            cells = (key, setting.shown_default.strip("[]"), setting.text)
+            row = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+            parts.append(f"<tr>{row}</tr>")
+        parts.append("</table>")
+    return "\n".join(parts)
+
+
+PAGE_BEGIN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Settings</title>
+<style>body {font: 14px/1.5 system-ui; max-width: 70em; margin: 2em auto; padding: 0 1em}
+td {padding: .3em 1em .3em 0; vertical-align: top; border-top: 1px solid #ddd}
+td:first-child {font-family: monospace} :target {background: #fff3c4}</style>
+<h1>Settings</h1>
+<p>Names, defaults and meanings of the settings in launchpad forms. A form has the most important
+ones; the others go into its field <code>more</code>, such as <code>more: {batch_size: 512}</code>.
+The last part of a name is enough. The command line has the same settings (<code>--set</code>).</p>
+"""

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_core import to_jsonable_python
@@ -26,6 +26,7 @@ from pipeline.storage.stores import file_hash
 class PositionsOptions:
     """Options of `positions`."""
 
+    form: ClassVar = ("replace", "workers", "min_elo", "speeds", "planes")
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Worker processes, at most 1,024; 0 for one per core."""
     replace: bool = False
@@ -38,6 +39,7 @@ class PositionsOptions:
 class TrainingSetOptions:
     """Options of `training_set`."""
 
+    form: ClassVar = ("positions", "name", "remove", "audit")
     positions: tuple[str, ...] = ()
     """Datasets to join: partitions or folders in datasets/positions; by default all dumps except
     the sample."""
@@ -62,6 +64,7 @@ class TrainingSetOptions:
 class CheckpointOptions:
     """Options of `checkpoint`."""
 
+    form: ClassVar = ("minutes", "preset", "start", "training_set", "name")
     preset: Annotated[str, presets] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     start: str = "auto"
@@ -74,9 +77,7 @@ class CheckpointOptions:
     name: str = ""
     """Folder in datasets/checkpoints; an existing checkpoint is trained further. "" derives a name
     from the preset and the run."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(minutes=5.0), metadata={"first": ("minutes",)}
-    )
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(minutes=5.0))
     """Batches, optimizer and losses: the options of `fianchetto train`."""
 
 
@@ -84,6 +85,7 @@ class CheckpointOptions:
 class ImitationOptions:
     """Options of `imitation`."""
 
+    form: ClassVar = ("games", "names", "base", "stranger")
     games: tuple[str, ...] = ()
     """Dumps (partitions) that contain the player's games; by default all except the sample."""
     names: tuple[str, ...] = ()
@@ -98,6 +100,7 @@ class ImitationOptions:
 class ReportOptions:
     """Options of `accuracy_report`."""
 
+    form: ClassVar = ("checkpoint", "positions", "split")
     checkpoint: str = ""
     """Folder in datasets/checkpoints; "" for the one made by this run, otherwise the newest."""
     positions: str = ""
@@ -113,6 +116,7 @@ class ReportOptions:
 class TunedOptions:
     """Options of `tuned_checkpoint`."""
 
+    form: ClassVar = ("checkpoint", "positions", "generations", "minutes")
     checkpoint: str = ""
     """Folder in datasets/checkpoints to start from; "" for the one made by this run, otherwise the
     newest."""
@@ -127,11 +131,24 @@ class TunedOptions:
 class StrengthOptions:
     """Options of `strength_report`."""
 
+    form: ClassVar = ("simulations", "games")
     simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
     """Simulations per move of the network; each number is a separate match. The supervised
     checkpoint plays with the first number."""
     games: Games = 200
     """Games against each opponent."""
+
+
+OPTIONS = {
+    "positions": PositionsOptions,
+    "training_set": TrainingSetOptions,
+    "checkpoint": CheckpointOptions,
+    "accuracy_report": ReportOptions,
+    "imitation": ImitationOptions,
+    "tuned_checkpoint": TunedOptions,
+    "strength_report": StrengthOptions,
+}
+"""The options of each asset."""
 
 
 def saved_settings(positions: Path) -> dict[str, Any]:

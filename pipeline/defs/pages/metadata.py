@@ -20,6 +20,7 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, columns_of
 from pipeline.dataset.files.games import read_games
 from pipeline.defs.pages import pictures
+from pipeline.defs.resources import Datasets
 from pipeline.errors import DatasetError
 from pipeline.evaluation import charts
 from pipeline.validation.verify import sample_rows
@@ -34,7 +35,7 @@ DRAWN = 6
 COMPARED = 4
 """Maximum number of checkpoints in one picture of training curves."""
 FIGURES = (
-    "positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier",
+    "positions", "top3", "top5", "cross_entropy", "legal_mass", "value_brier",
     "hand_written_top1", "chance_top1",
 )  # fmt: skip
 SHARD_COLUMNS = ("name", "split", "rows", "bytes")
@@ -160,22 +161,35 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
     chart = charts.draw_accuracy(report, on_page=False).encode()
     shown = [rows[0] for rows in report["details"]["boards"].values() if rows]
     boards = [(charts.board_svg(row, pictures.BOARD), charts.caption(row)) for row in shown]
-    page = f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"
     return {
-        "top1": report["top1"],  # first, because a run's page truncates long lists
+        **describe_accuracy(report),  # first, because a run's page truncates long lists
         "headline": report["headline"],
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),
-        "page": dg.MetadataValue.url(page),
+        "page": link_page(folder),
         "accuracy": dg.MetadataValue.md(pictures.publish(chart, ".svg", "accuracy by rating")),
         "boards": dg.MetadataValue.md(pictures.table(boards)),
         # None for puzzles, which have no results
-        **{name: report[name] for name in FIGURES if report[name] is not None},
+        **{name: round(report[name], 4) for name in FIGURES if report[name] is not None},
         "rule": report["rule"],
         "seen_in_training": report["seen_in_training"],
         "checkpoint": dg.MetadataValue.path(network),
         "path": dg.MetadataValue.path(folder),
     }
+
+
+def describe_accuracy(report: Mapping[str, Any]) -> Metadata:
+    """Return a report's top-1 accuracy as text with its interval, and as a number to plot."""
+    text = f"{100 * report['top1']:.1f} %"
+    if report.get("top1_low") is not None:
+        text += f" ({100 * report['top1_low']:.1f} to {100 * report['top1_high']:.1f})"
+    return {"moves_found": text, "top1": round(report["top1"], 4)}
+
+
+def link_page(folder: Path) -> dg.UrlMetadataValue:
+    """Return a link to the page of a report, which ui.py serves."""
+    place = folder.relative_to(Datasets().path / "reports").as_posix()
+    return dg.MetadataValue.url(f"/reports/{quote(place)}/report.html")
 
 
 def describe_leaderboard(folder: Path) -> Metadata:

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import chess.pgn
 import dagster as dg
 
-from pipeline.defs.pages.metadata import Metadata, describe_place, table
+from pipeline.defs.pages.metadata import Metadata, describe_place, link_page, table
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of, read_state
 from pipeline.matches.match import ELO, format_elo
 
@@ -102,7 +101,7 @@ def describe_imitation(out: Path, folder: Path, result: Mapping[str, Any]) -> Me
     (figures,) = (row["all"] for row in result["networks"] if row["name"] == "imitation")
     return {
         "headline": result["headline"],
-        "page": dg.MetadataValue.url(f"/reports/{quote(folder.name)}/report.html"),
+        "page": link_page(folder),
         **describe_place(out),
         **{name: figures[name] for name in ("top1", "top1_difference", "cross_entropy_difference")},
         "games": result["player"]["games"],

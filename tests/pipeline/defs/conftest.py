@@ -17,7 +17,7 @@ import pytest
 
 from engine.progress import Progress, silent
 from pipeline.definitions import defs
-from pipeline.defs import child, run
+from pipeline.defs import child, first_network
 from pipeline.defs.assets import (
     accuracy_report,
     checkpoint,
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 CHARTS = ("draw_bars", "draw_reliability", "draw_training")
 CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
 """All assets but those of self-play."""
-STEPS = {"minutes": 0.0, "train": {"steps": 12, "batch_size": 16, "threads": 1}}
+STEPS = {"minutes": 0.0, "more": {"steps": 12, "batch_size": 16, "threads": 1}}
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -173,7 +173,7 @@ def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Made:
-    """The folder and the run of `python -m pipeline.defs.run` on a small dump."""
+    """The folder and the run of the job `first_network` on a small dump."""
 
     datasets: Path
     instance: dg.DagsterInstance
@@ -198,11 +198,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
         work_here(monkeypatch)
-        monkeypatch.setattr(run, "load", definitions)
+        monkeypatch.setattr(first_network, "load", definitions)
         monkeypatch.setattr(sys, "argv", ["run", "--dump", "small", "--minutes", "0.02"])
         printed: list[str] = []
-        monkeypatch.setattr(run, "_print", printed.append)
-        assert run.main() == 0, printed
+        monkeypatch.setattr(first_network, "_print", printed.append)
+        assert first_network.main() == 0, printed
         instance = dg.DagsterInstance.get()
     with instance:  # the other tests of the session see none of the patches
         yield Made(datasets, instance, "\n".join(printed))

@@ -1,6 +1,5 @@
 """What Dagster finds: assets, checks, jobs and forms, and what a page says."""
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -11,19 +10,10 @@ from dagster._core.snap.job_snapshot import JobSnap
 from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.progress import Tick
-from model.training.config import TrainConfig
-from pipeline.cli.settings import fields_of
 from pipeline.dataset.files.columns import FORMS, schema
-from pipeline.defs import run, steps
+from pipeline.defs import first_network, steps
 from pipeline.defs.launchpad.forms import build_options
-from pipeline.defs.launchpad.options import (
-    CheckpointOptions,
-    PositionsOptions,
-    ReportOptions,
-    StrengthOptions,
-    TrainingSetOptions,
-    TunedOptions,
-)
+from pipeline.defs.launchpad.options import OPTIONS
 from pipeline.defs.pages.metadata import CODE_VERSION, column_schema, describe_leaderboard
 from pipeline.defs.resources import key_of
 from pipeline.ingest.chunk import ROWS_VERSION
@@ -73,8 +63,8 @@ def test_the_graph_is_this() -> None:
         rows = f", rows {ROWS_VERSION}" if key.path == ["positions"] else ""
         assert node.code_version == changing + rows, "out of date when its version changes"
     assert "".join(lines) == GRAPH
-    download = definitions().resolve_job_def("fetch_month").all_node_defs
-    assert {op.pool for op in download} == {"network"}
+    story = definitions().resolve_job_def("first_network").all_node_defs
+    assert {op.pool for op in story} == {"network", "processor", "accelerator"}
 
 
 def test_the_checks_are_these() -> None:
@@ -97,11 +87,11 @@ def test_the_checks_are_these() -> None:
 def test_jobs_schedules_and_sensors() -> None:
     found = definitions()
     jobs = {job.name: job for job in found.resolve_all_job_defs() if job.name != "__ASSET_JOB"}
-    assert set(jobs) == {"build_positions", "fetch_month", "finetune", "train", "verify"}
+    assert set(jobs) == {"build_positions", "finetune", "first_network", "train", "verify"}
     automatic = [*(found.sensors or []), *(found.schedules or [])]
     assert all(each.description for each in (*jobs.values(), *automatic))
     running = {each.name for each in automatic if each.default_status.value == "RUNNING"}
-    assert running == {"dumps_folder", "fetched_months"}
+    assert running == {"command_line_results", "dumps_folder"}
     assert found.executor is dg.in_process_executor
 
 
@@ -110,36 +100,27 @@ def test_a_missing_dump_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["run", "--dump", "nosuch"])
-    assert run.main() == 2
-    assert "there is no dump 'nosuch'" in capsys.readouterr().err
+    assert first_network.main() == 1
+    assert "there is no dump 'nosuch'" in capsys.readouterr().out
 
 
 def test_the_launchpad_is_filled_with_every_default_in_order_of_importance() -> None:
     shown = {}
-    for name in ("build_positions", "fetch_month", "finetune", "__ASSET_JOB", "train"):
+    for name in ("first_network", "__ASSET_JOB"):
         job = JobSnap.from_job_def(definitions().resolve_job_def(name))
         described = job.config_schema_snapshot
         top = described.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
-        form = default_values_from_type_snap(top, described)
-        shown |= form.get("ops", {})
-    for asset, cls in (
-        ("positions", PositionsOptions),
-        ("training_set", TrainingSetOptions),
-        ("checkpoint", CheckpointOptions),
-        ("accuracy_report", ReportOptions),
-        ("tuned_checkpoint", TunedOptions),
-        ("strength_report", StrengthOptions),
-    ):
-        assert build_options(cls, shown[asset]["config"]) == cls()
-    trained = shown["checkpoint"]["config"]
-    first = {"minutes": 5.0, "positions": [], "preset": "fianchetto-human", "start": "auto"}
-    assert dict(list(form.items())[:4]) == first, "the form of `train` begins with the usual"
-    assert "training_set" not in form
-    assert list(trained)[:3] == ["minutes", "preset", "start"]
-    order = [field.name for field in fields_of(TrainConfig) if field.name != "minutes"]
-    assert list(trained["train"]) == order, "as --help-all lists them"
-    assert set(order) == {field.name for field in dataclasses.fields(TrainConfig)} - {"minutes"}
-    assert shown["download"] == {"config": {"month": "2013-01"}}
+        shown[name] = default_values_from_type_snap(top, described)
+    assert list(shown["first_network"].items()) == [
+        ("games", "sample"), ("minutes", 5.0), ("start_from_embedded", True), ("report", True),
+    ]  # fmt: skip
+    for asset, cls in OPTIONS.items():
+        form = shown["__ASSET_JOB"]["ops"][asset]["config"]
+        assert list(form)[: len(cls.form)] == list(cls.form)
+        assert len(cls.form) <= 5
+        assert {name for name in form if name not in cls.form} <= {"more"}
+        more = form.pop("more", {})
+        assert (build_options(cls, form), more) == (cls(), {})
 
 
 def test_a_dumps_key_is_its_stem() -> None:

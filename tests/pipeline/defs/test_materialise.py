@@ -64,7 +64,7 @@ def test_everything_materialises_and_the_blocking_checks_pass(made: Made) -> Non
     assert all(found[name].passed for name in passed)
     rows = found[checks.ROWS].metadata
     assert rows["rows_compared"].value == rows["rows_wanted"].value == 64
-    for words in ("checkpoint ...", "check rows_match_source: passed", "http://127.0.0.1:3000"):
+    for words in ("train_network ...", "check rows_match_source: passed", "http://127.0.0.1:3000"):
         assert words in made.output
 
 
@@ -112,12 +112,13 @@ def test_the_report_has_one_headline_everywhere_and_tells_apart_what_stands_in_t
     (path,) = (made.datasets / "reports").glob("*/*/report.json")
     report, page = json.loads(path.read_text()), (path.parent / "report.html").read_text()
     said = made.metadata("accuracy_report")
-    assert (said["headline"], said["top1"]) == (report["headline"], report["top1"])
+    assert (said["headline"], said["top1"]) == (report["headline"], round(report["top1"], 4))
     assert report["headline"] in page
     assert report["headline"] in " ".join(made.output.split())
     (run,) = made.instance.get_runs()
     assert run.tags["top1"] in report["headline"]
-    assert next(iter(said)) == "top1", "a run's page shows the first entries of it"
+    assert next(iter(said)) == "moves_found", "a run's page shows the first entries of it"
+    assert said["moves_found"].startswith(run.tags["top1"])
     (row,) = made.metadata("leaderboard")["leaderboard"].records
     assert (row.data["top1"], row.data["dataset"]) == (round(report["top1"], 4), path.parent.name)
     assert said["page"] == f"/reports/{path.parents[1].name}/{path.parent.name}/report.html"
@@ -166,7 +167,7 @@ def test_other_options_are_refused_unless_replacing(
     copied: Path, instance: dg.DagsterInstance
 ) -> None:
     register(instance, Datasets())
-    options = {"workers": 1, "ingest": {"test_share": 0.3, "val_share": 0.2}}
+    options = {"workers": 1, "more": {"test_share": 0.3, "val_share": 0.2}}
     build = partial(execute, "build_positions", instance)
     said = failure(build({"positions": options}, "small"), "positions")
     assert "other settings (test_share, val_share)" in said
@@ -198,7 +199,7 @@ def test_mistakes_are_said_plainly(
     build = partial(execute, "build_positions", instance, {})
     for key, step, words in (
         ("gone", "dump", "there is no dump 'gone'"),
-        ("lichess_db_standard_rated_2013-03", "dump", "`fetch_month` with `month: 2013-03`"),
+        ("lichess_db_standard_rated_2013-03", "dump", "`first_network` with `games: 2013-03`"),
         ("sample", "dump", "is a directory"),
         ("empty", "positions", "empty"),
     ):

@@ -1,4 +1,4 @@
-"""The sensors and the job of months: what lies in `datasets/dumps/`, and what was made of it."""
+"""The sensors, and the games of `first_network`."""
 
 import json
 import os
@@ -13,13 +13,16 @@ import zstandard
 from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
+from engine.errors import UserError
 from pipeline.defs.assets import DUMP_VERSION, positions
-from pipeline.defs.jobs import dumps_folder, fetched_months, new_dumps, register
+from pipeline.defs.first_network import find_games
+from pipeline.defs.jobs import dumps_folder, new_dumps, register
 from pipeline.defs.resources import Datasets, version_of
+from pipeline.defs.results import command_line_results
 from pipeline.dumps.fetch import STEM
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from tests.pipeline.defs.conftest import execute, failure, random_pgn
+from tests.pipeline.defs.conftest import Made, execute, random_pgn
 from tests.pipeline.loopback import Server, serving
 
 pytestmark = pytest.mark.usefixtures("without_children")
@@ -81,7 +84,7 @@ def test_a_dump_is_followed_through_its_changes(dump: Path, instance: dg.Dagster
     (request,) = asked(instance)
     assert [each.run_key for each in asked(instance)] == [request.run_key]
     assert request.tags["dagster/max_retries"] == "2"
-    build({"positions": {"workers": 1, "ingest": SETTINGS}})
+    build({"positions": {"workers": 1, "more": SETTINGS}})
     assert keys(instance) == []
     dump.write_text(dump.read_text().replace('[Result "1-0"]', '[Result "0-1"]'))  # as long
     set_age(dump, seconds=-1000.0)
@@ -118,7 +121,7 @@ def test_positions_that_were_made_elsewhere_are_built_unless_of_this_version(
         assert keys(instance) == wanted
 
 
-# ---------------------------------------------------------------- months of Lichess
+# ---------------------------------------------------------------- the games of first_network
 
 
 @pytest.fixture
@@ -128,45 +131,111 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield running
 
 
-def fetched(instance: dg.DagsterInstance, month: str) -> dg.ExecuteInProcessResult:
-    return execute("fetch_month", instance, {"download": {"month": month}})
-
-
-def requested(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> list[str | None]:
-    """Return the partitions whose positions the sensor requests after a run."""
-    run = instance.get_run_by_id(result.run_id)
-    (end,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_SUCCESS"]
-    context = dg.build_run_status_sensor_context(
-        "fetched_months", end, instance, run, resources={"datasets": Datasets()}
-    )
-    return [request.partition_key for request in fetched_months(context)]
-
-
-def test_months_are_fetched_and_their_positions_requested(
-    root: Path, server: Server, instance: dg.DagsterInstance
+def test_games_are_a_month_an_address_a_file_or_a_dump(
+    root: Path, server: Server, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     data = zstandard.compress(random_pgn(2).encode())
-    names = [f"{STEM}2013-0{number}" for number in range(1, 6)]
-    server.publish(f"{names[0]}.pgn.zst", data)
-    server.publish(f"{names[1]}.pgn.zst", data)
-    server.publish(f"{names[2]}.pgn.zst", data, sha256="0" * 64)
-    (root / "dumps" / f"{names[4]}.pgn").write_text(random_pgn(2))
-    result = fetched(instance, "2013-01..2013-02")
-    assert result.success
-    assert (root / "dumps" / f"{names[0]}.pgn.zst").read_bytes() == data
-    assert instance.get_dynamic_partitions("dumps") == names[:2]
-    assert requested(instance, result) == names[:2]
-    for month, says in (
-        ("2013-03", "it was not kept"),
-        ("2013-04", "does not publish"),
-        ("2013-05", f"{names[4]}.pgn exists and is used as it is"),
-        ("2013-13", "newest months are"),
-        ("https://evil.test/x.pgn", "newest months are"),
-        ("", "newest months are"),
-    ):
-        assert says in failure(fetched(instance, month), "download")
-    assert not list((root / "dumps").glob(f"{STEM}2013-0[34]*"))
-    assert instance.get_dynamic_partitions("dumps") == names[:2]
-    ops: dict[str, object] = {"positions": {"workers": 1}}
-    assert execute("build_positions", instance, ops, names[0]).success
-    assert requested(instance, result) == [names[1]], "the other's are current"
+    for name, hashed in (("01", {}), ("02", {"sha256": "0" * 64})):
+        server.publish(f"{STEM}2013-{name}.pgn.zst", data, **hashed)
+    (root / "dumps" / f"{STEM}2013-05.pgn").write_text(random_pgn(2))
+    mine = tmp_path / "my games.pgn"
+    mine.write_text(random_pgn(2))
+
+    @dg.op
+    def take(context: dg.OpExecutionContext) -> None:
+        def find(games: str) -> str:
+            try:
+                return find_games(context, games, Datasets())
+            except UserError as error:
+                return str(error)
+
+        address = f"{server.url}/standard/{STEM}2013-01.pgn.zst"
+        for games in ("2013-01", address, str(root / "dumps" / f"{STEM}2013-01.pgn.zst")):
+            assert find(games) == f"{STEM}2013-01"
+        for games in (str(mine), str(mine), "my games"):
+            assert find(games) == "my games"
+        assert find("small") == "small"
+        other = tmp_path / "other" / mine.name
+        other.parent.mkdir()
+        other.write_text(random_pgn(3))
+        for games, says in (
+            (str(other), "has the same name"),
+            ("nosuch", "there is no dump 'nosuch'"),
+            (str(tmp_path / "nosuch.pgn"), "there is no file"),
+            ("/etc/passwd", "must be a PGN file"),
+            (f"{server.url}/games", "must be a PGN file"),
+            ("2013-02", "it was not kept"),
+            ("2013-04", "does not publish"),
+            ("2013-05", f"{STEM}2013-05.pgn exists and is used as"),
+        ):
+            assert says in find(games)
+
+    job = dg.GraphDefinition(name="job", node_defs=[take]).to_job()
+    assert job.execute_in_process(instance=instance).success
+    assert (root / "dumps" / f"{STEM}2013-01.pgn.zst").read_bytes() == data
+    assert sorted(instance.get_dynamic_partitions("dumps")) == [
+        f"{STEM}2013-01", "my games", "small",
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- results of the command line
+
+
+def look(instance: dg.DagsterInstance, cursor: str | None) -> tuple[list[str], str | None]:
+    """Let the sensor look once; store its events, and return what they are and its cursor."""
+    context = dg.build_sensor_context(instance=instance, cursor=cursor)
+    found = command_line_results(context, datasets=Datasets())
+    assert isinstance(found, dg.SensorResult)
+    said = []
+    for event in found.asset_events:
+        instance.report_runless_asset_event(event)  # type: ignore[arg-type]
+        kind = "seen" if isinstance(event, dg.AssetObservation) else "made"
+        path = Path(str(event.metadata["path"].value)).relative_to(Datasets().path)
+        said.append(f"{kind} {event.asset_key.to_user_string()} {event.partition} {path}")
+    return said, found.cursor
+
+
+def test_results_of_the_command_line_are_recorded_once(
+    made: Made, root: Path, instance: dg.DagsterInstance
+) -> None:
+    for name in ("positions", "checkpoints", "training_sets", "reports"):
+        shutil.copytree(made.datasets / name, root / name)
+    (network,) = (path.name for path in (root / "checkpoints").iterdir() if path.is_dir())
+    shutil.copytree(root / "positions" / "small", root / "positions" / "of-no-dump")
+    for name in ("me", "unfinished"):
+        shutil.copytree(root / "checkpoints" / network, root / "checkpoints" / name)
+    (root / "checkpoints" / "me" / "imitation").mkdir()
+    card = root / "checkpoints" / "unfinished" / "checkpoint.json"
+    card.write_text(card.read_text().replace('"finished": true', '"finished": false'))
+    (joined,) = (path.name for path in (root / "training_sets").iterdir() if path.is_dir())
+    for seconds, wanted in ((-1000.0, 0), (1000.0, 6)):  # first they may still be copied
+        for name in ("manifest", "training_set", "checkpoint", "report"):
+            for file in root.rglob(f"{name}.json"):
+                set_age(file, seconds)
+        context = dg.build_sensor_context(instance=instance)
+        found = command_line_results(context, datasets=Datasets())
+        assert len(found.asset_events) == wanted  # type: ignore[union-attr]
+    create_run_for_test(instance, job_name="x", run_id="r", status=DagsterRunStatus.STARTED)
+    said, cursor = look(instance, None)
+    assert sorted(said) == [
+        f"made accuracy_report None reports/{network}/{joined}",
+        f"made checkpoint None checkpoints/{network}",
+        "made positions small positions/small",
+        f"made training_set None training_sets/{joined}",
+        "seen checkpoint None checkpoints/me",
+        "seen positions None positions/of-no-dump",
+    ]
+    assert look(instance, cursor) == ([], cursor)
+    assert not [it for it in look(instance, None)[0] if it.startswith("made")], "cursor lost"
+    (record,) = instance.fetch_materializations(dg.AssetKey("accuracy_report"), 9).records
+    assert record.asset_materialization is not None
+    shown = record.asset_materialization.metadata
+    original = made.metadata("accuracy_report")
+    for name in ("moves_found", "top1", "headline", "page"):
+        assert shown[name].value == original[name]
+    # another version of a result, written while a run is under way
+    card = root / "checkpoints" / network / "checkpoint.json"
+    set_age(card, seconds=-1000.0)
+    assert look(instance, cursor)[0] == []
+    set_age(card, seconds=500.0)
+    assert look(instance, cursor)[0] == [], "materialized since"

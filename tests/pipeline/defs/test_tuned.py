@@ -81,7 +81,11 @@ def test_the_job_fine_tunes_and_measures(
     monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")
     (network,) = (card.parent for card in copied.glob(f"checkpoints/*/{CARD}"))
     ops: dict[str, object] = {
-        "tuned_checkpoint": {"checkpoint": network.name, "positions": ["small"], "finetune": TINY},
+        "tuned_checkpoint": {
+            "checkpoint": network.name,
+            "positions": ["small"],
+            "more": {"finetune": TINY},
+        },
         "strength_report": {"games": 2, "simulations": [2]},
     }
     instance.add_dynamic_partitions("tunings", ["first"])

@@ -2,36 +2,25 @@
 program, an address or a file: whoever can launch a run cannot run a command by it."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from engine.errors import UserError
 from model.training.config import TrainConfig
-from pipeline.cli.settings import fields_of
-from pipeline.defs.launchpad.forms import descriptions, is_hidden, make_form, read_form
+from pipeline.dataset.join import JoinConfig
+from pipeline.defs.launchpad.forms import describe_settings, list_settings, make_form, read_form
 from pipeline.defs.launchpad.options import (
+    OPTIONS,
     CheckpointOptions,
-    ImitationOptions,
     PositionsOptions,
     ReportOptions,
-    StrengthOptions,
     TrainingSetOptions,
     TunedOptions,
 )
 from pipeline.defs.resources import Datasets
 from tests.pipeline.defs.conftest import definitions
-
-ALL = (
-    PositionsOptions,
-    TrainingSetOptions,
-    CheckpointOptions,
-    ReportOptions,
-    TunedOptions,
-    StrengthOptions,
-    ImitationOptions,
-)
 
 
 def validated(cls: type, values: Mapping[str, object]) -> object:
@@ -49,39 +38,49 @@ def validated(cls: type, values: Mapping[str, object]) -> object:
 
 
 def test_given_values_arrive() -> None:
-    options = {"minutes": 0.0, "train": {"steps": 5}}
-    assert validated(CheckpointOptions, options) == CheckpointOptions(train=TrainConfig(steps=5))
-    names = {"positions": ["a", "b"], "audit": False}
+    longer = TrainConfig(steps=5, learning_rate=1e-4, batch_size=64)
+    for more in (
+        {"steps": 5, "learning_rate": "1e-4", "batch_size": 64},
+        {"train": {"steps": 5, "batch_size": 64}, "train.learning_rate": 1e-4},
+    ):
+        options = {"minutes": 0.0, "preset": "fianchetto-xs", "more": more}
+        assert validated(CheckpointOptions, options) == CheckpointOptions(
+            preset="fianchetto-xs", train=longer
+        )
+    names = {"positions": ["a", "b"], "audit": False, "more": {"hold_out": "none"}}
     assert validated(TrainingSetOptions, names) == TrainingSetOptions(
-        positions=("a", "b"), audit=False
+        positions=("a", "b"), audit=False, join=JoinConfig(hold_out="none")
     )
 
 
-@pytest.mark.parametrize("cls", ALL)
-def test_an_untouched_form_is_the_default_and_each_field_has_its_sentence(cls: type[Any]) -> None:
+@pytest.mark.parametrize("cls", OPTIONS.values())
+def test_an_untouched_form_is_the_default_and_the_page_lists_every_setting(
+    cls: type[Any],
+) -> None:
     assert validated(cls, {}) == cls()
-    form = make_form(cls)
-    hints = get_type_hints(cls, include_extras=True)
-    first = [name for field in fields_of(cls) for name in field.metadata.get("first", ())]
-    names = [it.name for it in fields_of(cls) if not is_hidden(it.name, hints[it.name])]
-    assert list(form.model_fields) == [*first, *names]
-    for name in names:
-        shown = form.model_fields[name].description or ""
-        assert shown.startswith(descriptions(cls)[name]), name
-        assert descriptions(cls)[name].rstrip().endswith("."), name
+    page = describe_settings({"the <title>": cls})
+    assert "the &lt;title&gt;" in page
+    for name, field in make_form(cls).model_fields.items():
+        assert str(field.description).rstrip().endswith((".", ".)")), name
+    for key, setting in list_settings(cls).items():
+        assert setting.text.endswith("."), key
+        assert f"<td>{key}</td>" in page
 
 
 REFUSED: list[tuple[type, dict[str, object], str]] = [
-    (TunedOptions, {"finetune": {"engine": "/bin/sh"}}, 'unexpected config entry "engine"'),
     (PositionsOptions, {"workrs": 1}, 'unexpected config entry "workrs"'),
-    (CheckpointOptions, {"train": {"batch_size": "many"}}, "config:train:batch_size"),
+    (CheckpointOptions, {"minutes": "many"}, "config:minutes"),
     (CheckpointOptions, {"preset": "flat"}, "got flat"),
     (ReportOptions, {"split": "tets"}, "got tets"),
     (TrainingSetOptions, {"positions": "a"}, "positions"),
     # by the dataclass
     (PositionsOptions, {"workers": 10**9}, "workers must be at most 1024, got 1000000000"),
-    (CheckpointOptions, {"train": {"steps": 5}}, "exactly one of minutes"),
-    (CheckpointOptions, {"train": {"batch_size": 1}}, "batch_size must be at least 2"),
+    (CheckpointOptions, {"more": {"steps": 5}}, "exactly one of minutes"),
+    (CheckpointOptions, {"more": {"batch_size": 1}}, "more: batch_size must be at least 2"),
+    (CheckpointOptions, {"more": {"train": {"decay": "no"}}}, "more: train.decay must be"),
+    (CheckpointOptions, {"more": {"batchsize": 1}}, "did you mean train.batch_size?"),
+    (TunedOptions, {"more": {"engine": "/bin/sh"}}, "there is no setting 'engine'"),
+    (TunedOptions, {"more": {"finetune": {"engine": "x"}}}, "no setting 'finetune.engine'"),
 ]
 
 
@@ -93,9 +92,9 @@ def test_bad_values_are_refused_and_named(cls: type, values: dict[str, object], 
 
 
 def test_none_is_shown_as_an_empty_value() -> None:
-    steps = make_form(TrainConfig).model_fields["steps"]
-    assert steps.default == 0
-    assert "0 means none" in str(steps.description)
+    minutes = make_form(TunedOptions).model_fields["minutes"]
+    assert minutes.default == 0
+    assert "0 means none" in str(minutes.description)
 
 
 NAMES = {
@@ -105,8 +104,9 @@ NAMES = {
 """Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and
 known dumps."""
 WORDS = {
-    *("hold_out", "month", "since", "speeds", "terminations", "until"),  # dates, filters, classes
+    *("hold_out", "since", "speeds", "terminations", "until"),  # dates, filters, classes
     *("names", "player"),  # names in the tags of games
+    "preset",  # a key of the table of presets
     "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
     *("log_level", "marker_to_close"),  # of Dagster itself
 }
@@ -138,10 +138,14 @@ def test_a_runs_free_texts_are_names_of_folders_and_words() -> None:
     for job in definitions().resolve_all_job_defs():
         found |= set(leaves(job.run_config_schema.config_type))
     texts = {path for path, kind in found if kind == "String"}
+    for cls in OPTIONS.values():  # what `more` takes
+        folded = list_settings(cls).items()
+        texts |= {tuple(key.split(".")) for key, it in folded if it.item is str and not it.choices}
     assert len(texts) > 15, "the walk has missed the forms"
     assert {path for path in texts if path[-1] not in NAMES | WORDS | {"path"}} == set()
     assert {path[0] for path in texts if path[-1] == "path"} <= {"loggers"}
-    assert {path[1] for path, kind in found if kind != "String"} == ANYTHING
+    anything = [path for path, kind in found if kind != "String" and path[-1] != "more"]
+    assert {path[1] for path in anything} == ANYTHING
     job = definitions().resolve_job_def("__ASSET_JOB")
     assert job.resource_defs["io_manager"] is dg.mem_io_manager
     ops = {op.name: op for op in job.all_node_defs}

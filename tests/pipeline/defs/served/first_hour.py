@@ -59,7 +59,7 @@ def take_first_hour(
         "the datasets that were joined"
     )
 
-    network = f"preset: {preset}, name: mine, minutes: {minutes}, train: {{threads: 1}}"
+    network = f"preset: {preset}, name: mine, minutes: {minutes}, more: {{threads: 1}}"
     train = f"ops: {{checkpoint: {{config: {{{network}}}}}}}"
     server.ended(launch(page, server, "checkpoint", train), seconds=60 * minutes + 300)
     go(page, server, "/assets/checkpoint", "curves")

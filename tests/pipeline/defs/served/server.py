@@ -41,7 +41,7 @@ class Server:
         tags = [{"key": "dagster/partition", "value": partition}] if partition else []
         parameters = {
             "selector": selector | {"jobName": job},
-            "runConfigData": ops if job == "train" else {"ops": ops},
+            "runConfigData": ops if job == "first_network" else {"ops": ops},
             "executionMetadata": {"tags": tags},
         }
         query = """mutation($it: ExecutionParams!) { launchRun(executionParams: $it) { __typename

@@ -24,7 +24,7 @@ from tests.pipeline.loopback import serving as publishing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MONTH = f"{STEM}2013-02"
-LONG = {"name": "long", "minutes": 30.0, "train": {"batch_size": 32, "threads": 1}}
+LONG = {"name": "long", "minutes": 30.0, "more": {"batch_size": 32, "threads": 1}}
 SPLITS = {"test_share": 0.2, "val_share": 0.2}
 
 
@@ -63,13 +63,16 @@ def kill_run(workers: list[psutil.Process]) -> None:
     wait(lambda: gone(workers), 30)
 
 
-def test_a_month_is_chosen_and_becomes_positions(served: tuple[Path, Server]) -> None:
+def test_a_month_is_downloaded_and_becomes_a_network(served: tuple[Path, Server]) -> None:
     datasets, server = served
-    for month, end in (("2013-1", "FAILURE"), ("2013-02", "SUCCESS")):
-        run = server.launch("fetch_month", {"download": {"config": {"month": month}}})
+    for month, end in (("2013-04", "FAILURE"), ("2013-02", "SUCCESS")):
+        form = {"games": month, "minutes": 0.02, "start_from_embedded": False, "report": False}
+        run = server.launch("first_network", form)
         server.ended(run, end)
-        assert ("newest months are" in server.failures(run)) == (end == "FAILURE")
-    wait((datasets / "positions" / MONTH / "manifest.json").exists, 180)
+        assert ("newest files are" in server.failures(run)) == (end == "FAILURE")
+    assert (datasets / "positions" / MONTH / "manifest.json").exists()
+    assert list(datasets.glob("checkpoints/*/checkpoint.json"))
+    assert not list(datasets.glob("reports/*/*/report.json"))
 
 
 def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> None:
@@ -78,8 +81,8 @@ def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> N
     names = {node["assetKey"]["path"][-1] for node in found}
     # partitions by name: with names given, Dagster backfills one kind
     names -= {"tuned_checkpoint", "strength_report", "imitation"}
-    network = {"name": "once", "minutes": 0.0, "train": {"steps": 4, "batch_size": 16}}
-    build = {"workers": 1, "ingest": SPLITS, "replace": True}
+    network = {"name": "once", "minutes": 0.0, "more": {"steps": 4, "batch_size": 16}}
+    build = {"workers": 1, "more": SPLITS, "replace": True}
     parameters = {
         "assetSelection": [{"path": [name]} for name in sorted(names)],
         "partitionNames": ["small", "other"],
@@ -111,7 +114,7 @@ def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> N
 def test_terminate_stops_ingest_and_its_workers(served: tuple[Path, Server]) -> None:
     datasets, server = served
     out = datasets / "positions" / "large"
-    options = {"workers": 2, "ingest": {"chunk_mib": 8}}
+    options = {"workers": 2, "more": {"chunk_mib": 8}}
     run = server.launch("build_positions", {"positions": {"config": options}}, "large")
     wait(lambda: finished_shards(out), 120)
     workers = server.children()
@@ -129,7 +132,7 @@ def test_training_that_is_terminated_or_killed_saves(served: tuple[Path, Server]
     out = datasets / "checkpoints" / "long"
     metrics, card = out / "metrics.jsonl", out / "checkpoint.json"
     server.ended(server.launch("build_positions", {}, "small"))
-    run = server.launch("train", LONG)
+    run = server.launch("train", {"checkpoint": {"config": LONG}})
     wait(lambda: metrics.exists() and metrics.stat().st_size > 100, 90)
     workers = server.children()
     server.terminate(run)
@@ -142,7 +145,7 @@ def test_training_that_is_terminated_or_killed_saves(served: tuple[Path, Server]
     assert weights == {entry["name"] for entry in saved["files"].values()}
     assert not list(out.glob("*.tmp"))
     before = metrics.stat().st_size
-    run = server.launch("train", LONG)
+    run = server.launch("train", {"checkpoint": {"config": LONG}})
     workers = wait(server.children, 60)
     wait(lambda: metrics.stat().st_size > before, 90)
     kill_run(workers)
@@ -155,7 +158,7 @@ def test_an_ingest_whose_run_worker_is_killed_ends_with_the_same_bytes_when_it_i
 ) -> None:
     datasets, server = served
     out = datasets / "positions" / "killed"
-    ops = {"positions": {"config": {"workers": 1, "ingest": {"chunk_mib": 1}}}}
+    ops = {"positions": {"config": {"workers": 1, "more": {"chunk_mib": 1}}}}
     run = server.launch("build_positions", ops, "killed")
     wait(lambda: finished_shards(out), 120)
     kill_run(server.children())

@@ -1,0 +1,119 @@
+"""The sensor `command_line_results`: results that the command line wrote appear on asset pages."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from engine.json_files import parse_json
+from model.card import CARD
+from pipeline.dataset.dataset import TRAINING_SET
+from pipeline.dataset.files.columns import MANIFEST
+from pipeline.defs.jobs import SETTLE_SECONDS, UNFINISHED, register
+from pipeline.defs.pages.metadata import describe_accuracy, describe_place, link_page
+from pipeline.defs.resources import Datasets
+from pipeline.evaluation.runs import list_runs
+
+Event = dg.AssetMaterialization | dg.AssetObservation
+PATTERNS = (
+    ("positions", f"positions/*/{MANIFEST}"),
+    ("training_set", f"training_sets/*/{TRAINING_SET}"),
+    ("checkpoint", f"checkpoints/*/{CARD}"),
+    ("accuracy_report", "reports/*/report.json"),
+    ("accuracy_report", "reports/*/*/report.json"),
+)
+"""Assets, and the files in the data folder that mark their finished results."""
+
+
+@dg.sensor(
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Record datasets, checkpoints and reports of the command line as materializations. "
+    "Launches no runs.",
+)
+def command_line_results(
+    context: dg.SensorEvaluationContext, datasets: Datasets
+) -> dg.SensorResult:
+    """Record each version of a result once, unless a run has materialized it.
+
+    The cursor lists the results that were looked at. Results that a run may still be writing wait
+    until it has ended.
+    """
+    found = {}
+    for asset, pattern in PATTERNS:
+        for file in datasets.path.glob(pattern):
+            written = file.stat().st_mtime
+            found[f"{file.relative_to(datasets.path)} {written}"] = (written, asset, file)
+    seen = set(json.loads(context.cursor or "[]")) & found.keys()
+    new = {name: found[name] for name in found.keys() - seen}
+    limit = find_quiet_time(context.instance) if new else 0.0
+    register(context.instance, datasets)
+    events = []
+    for name, (written, asset, file) in sorted(new.items(), key=lambda item: item[1]):
+        if written < limit:
+            seen.add(name)
+            if not is_recorded(context.instance, asset, file.parent, written):
+                events += describe_result(datasets, asset, file)
+    names = ", ".join(str(event.metadata["path"].value) for event in events)
+    return dg.SensorResult(
+        asset_events=events,
+        cursor=json.dumps(sorted(seen)),
+        skip_reason=f"new results: {names or 'none'}",
+    )
+
+
+def find_quiet_time(instance: dg.DagsterInstance) -> float:
+    """Return the Unix time before which no unfinished run and no copy has written a result."""
+    quiet = time.time() - SETTLE_SECONDS
+    running = dg.RunsFilter(statuses=UNFINISHED)
+    records = instance.get_run_records(running, limit=1, ascending=True)
+    return min([quiet, *(record.create_timestamp.timestamp() for record in records)])
+
+
+def is_recorded(instance: dg.DagsterInstance, asset: str, folder: Path, written: float) -> bool:
+    """Return whether a folder was materialized after its result was written."""
+    records = instance.fetch_materializations(dg.AssetKey(asset), limit=1000).records
+    events = [it.asset_materialization for it in records if it.timestamp >= written]
+    paths = [event.metadata.get("path") for event in events if event]
+    return any(path is not None and path.value == str(folder) for path in paths)
+
+
+def describe_result(datasets: Datasets, asset: str, file: Path) -> list[Event]:
+    """Return the event that records a result, or [] if it is unfinished or unreadable.
+
+    Positions that belong to no dump and networks that imitate a player are observations: they are
+    no partition, and must not become the default input of other assets.
+    """
+    folder, partition = file.parent, None
+    try:
+        facts = describe_content(asset, folder, parse_json(file.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    if facts is None:
+        return []
+    facts = {"made_by": "the command line"} | facts | describe_place(folder)
+    if asset == "positions" and folder.name in datasets.dumps():
+        partition = folder.name
+    elif asset == "positions" or (folder / "imitation").is_dir():
+        return [dg.AssetObservation(asset, metadata=facts)]
+    return [dg.AssetMaterialization(asset, metadata=facts, partition=partition)]
+
+
+def describe_content(asset: str, folder: Path, content: Any) -> dict[str, Any] | None:
+    """Return a result's figures for the page of its asset; None if it is unfinished."""
+    match asset:
+        case "positions":
+            total, used = content["positions"]["total"], content["games"]["used"]
+            return {"dagster/row_count": total, "games_used": used}
+        case "training_set":
+            return {"dagster/row_count": content["positions"]["train"]}
+        case "accuracy_report":
+            first = content.get("reports", [content])[0]
+            headline = {"headline": str(content["headline"])}
+            return describe_accuracy(first) | headline | {"page": link_page(folder)}
+    rows = [row for row in list_runs(folder) if row["path"] == str(folder.resolve())]
+    if not rows or not content["finished"]:
+        return None
+    return {name: rows[0][name] for name in ("headline", "data", "length")}

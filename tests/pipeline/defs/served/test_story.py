@@ -1,0 +1,81 @@
+"""The story in a real browser: the form that `make ui` opens, a network, its number, and a stop."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pipeline.defs.conftest import prepared, random_pgn
+from tests.pipeline.defs.served.browser import MARKS, browsing, go, visible, wait_for_run, write
+from tests.pipeline.defs.served.server import Server, serving, wait
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = MARKS
+FORM = "games: {games}\nminutes: {minutes}\nstart_from_embedded: true\nreport: true\n"
+FAILURES = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
+    ... on ExecutionStepFailureEvent { error { message stack } }
+    ... on RunCanceledEvent { error { message stack } } } } } }"""
+
+
+def tell_story(page: "Page", server: Server, games: Path, keep: Callable[[str], None]) -> None:
+    """Train a first network from the home page, read its number, and stop a second one."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(server.url, wait_until="domcontentloaded")
+    visible(page, "No errors").wait_for()
+    assert page.url.endswith("/jobs/first_network/playground")
+    keep("form.png")
+    write(page, FORM.format(games=games, minutes=0.2))
+    page.locator('button:has-text("Launch Run")').last.click()
+    run = wait_for_run(server, "")
+    server.ended(run)
+    page.goto(server.url, wait_until="domcontentloaded")
+    page.locator("text=measure_network >> visible=true").first.wait_for()
+    assert page.url.endswith(run)
+    query = "query($id: ID!) { runOrError(runId: $id) { ... on Run { tags { key value } } } }"
+    tags = server.ask(query, id=run)["runOrError"]["tags"]
+    (top1,) = (tag["value"] for tag in tags if tag["key"] == "top1")
+    page.wait_for_timeout(3000)
+    keep("run.png")
+    go(page, server, "/assets/accuracy_report", "moves_found")
+    shown = page.locator('tr:has(:text-is("moves_found")) >> visible=true').last
+    assert top1 in shown.inner_text()
+    page.wait_for_timeout(2000)
+    keep("report.png")
+    go(page, server, "/settings#CheckpointOptions", "train.learning_rate")
+    keep("settings.png")
+
+    form = {"games": games.stem, "minutes": 30.0}
+    stopped = server.launch("first_network", form)
+    wait(lambda: "train_network" in started_steps(server, stopped) and server.children(), 120)
+    server.terminate(stopped)
+    server.ended(stopped, "CANCELED", 60)
+    page.goto(server.url, wait_until="domcontentloaded")
+    page.locator("text=/stopped: what was finished is kept/ >> visible=true").first.wait_for()
+    keep("stopped.png")
+    events = server.ask(FAILURES, id=stopped)["logsForRun"]["events"]
+    errors = [event["error"] for event in events if event.get("error")]
+    assert errors
+    assert all(not error["stack"] for error in errors), errors
+
+
+def started_steps(server: Server, run: str) -> set[str]:
+    """Return the steps of a run that have started."""
+    query = """query($id: ID!) { runOrError(runId: $id) { ... on Run {
+        stepStats { stepKey startTime } } } }"""
+    stats = server.ask(query, id=run)["runOrError"]["stepStats"]
+    return {step["stepKey"] for step in stats if step["startTime"]}
+
+
+def test_a_first_network_and_a_stopped_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        prepared(Path(folder), monkeypatch)
+        games = Path(folder) / "mine.pgn"
+        games.write_text(random_pgn(60, seed=2))
+        with serving() as server, browsing() as page:
+            tell_story(page, server, games, kept.append)
+    assert len(kept) == 5
