@@ -215,7 +215,7 @@ def test_results_of_the_command_line_are_recorded_once(
         context = dg.build_sensor_context(instance=instance)
         found = command_line_results(context, datasets=Datasets())
         assert len(found.asset_events) == wanted  # type: ignore[union-attr]
-    create_run_for_test(instance, job_name="x", run_id="r", status=DagsterRunStatus.STARTED)
+    create_run_for_test(instance, job_name="x", status=DagsterRunStatus.STARTED)
     said, cursor = look(instance, None)
     assert sorted(said) == [
         f"made accuracy_report None reports/{network}/{joined}",
