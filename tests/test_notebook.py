@@ -39,16 +39,22 @@ def kind(output: dict[str, dict[str, object]]) -> str:
 
 
 def translate(source: str, steps: int) -> str:
-    """Return a cell's code without IPython: commands become processes, with few steps.
+    """Return a cell's code without IPython: commands become processes, with small numbers.
 
     `%pip` and `fetch` are left out: they need the services' network.
     """
-    lines = source.replace("\\\n", " ").replace("--batch-size 2048", "--batch-size 16")
-    lines = lines.replace("--minutes 60", f"--steps {steps} --device cpu").splitlines()
+    for text, quick in (
+        ("\\\n", " "),
+        ("--batch-size 2048", "--batch-size 16"),
+        ("--minutes 60", f"--steps {steps} --device cpu"),
+        ("fianchetto-human-m", "fianchetto-human"),
+        ("fianchetto report", "fianchetto report --limit 50"),
+    ):
+        source = source.replace(text, quick)
     skipped = ("%pip", "!fianchetto fetch")
     return "\n".join(
         f"execute(f{line.removeprefix('!fianchetto')!r})" if line.startswith("!") else line
-        for line in lines
+        for line in source.splitlines()
         if not line.startswith(skipped)
     )
 
