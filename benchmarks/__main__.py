@@ -9,7 +9,7 @@ import click
 from benchmarks import batches, ingest, scale, search
 from pipeline.cli.progress import bar
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.samples.shipped import SAMPLE
+from pipeline.samples.shipped import SAMPLE_DUMP
 from pipeline.storage.tables import plain_text, text_table
 
 Measure = Callable[..., dict[str, Any]]
@@ -20,7 +20,7 @@ Measure = Callable[..., dict[str, Any]]
 @click.option(
     "--pgn",
     type=click.Path(exists=True, path_type=Path),
-    default=SAMPLE,
+    default=SAMPLE_DUMP,
     help="PGN dump to benchmark on.",
 )
 @click.option(

@@ -23,7 +23,7 @@ import click
 import torch
 
 from benchmarks.search import tree_rate
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.errors import UserError
 from model.data.prefetch import Prefetcher, count_threads
 from model.data.rows import Batch
@@ -32,11 +32,11 @@ from model.network.network import build
 from model.network.presets import preset, presets
 from model.training.config import TrainConfig
 from model.training.metrics_log import read_metrics
-from model.training.step import new_run, prepare, take_step
+from model.training.step import new_run, prepare_parts, take_step
 from pipeline.dataset.batches import Batches
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.shipped import SAMPLE
+from pipeline.samples.shipped import SAMPLE_DUMP
 from pipeline.training.train import select_columns, train_on
 
 MINUTES = 8.0
@@ -92,7 +92,7 @@ def wait_for(device: torch.device) -> None:
 def describe(device: torch.device) -> str:
     """Return the names of the machine's parts."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return f"{name}, {cores()} cores, torch {torch.__version__}"
+    return f"{name}, {count_cores()} cores, torch {torch.__version__}"
 
 
 def run_tests(device: torch.device) -> str:
@@ -116,7 +116,7 @@ def training_rate(config: TrainConfig, name: str, batches: list[Batch]) -> str:
     run = new_run(config, preset(name))
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)
-    prepared = [prepare(run, batch) for batch in batches]
+    prepared = [prepare_parts(run, batch) for batch in batches]
     steps, seconds = 0, list[float]()
     while steps < WARM_UP_STEPS or sum(seconds[WARM_UP_STEPS:]) < SECONDS:
         began = time.perf_counter()
@@ -139,7 +139,7 @@ def feeding_rate(config: TrainConfig, positions: Path, threads: int) -> str:
     run = new_run(config, preset(PRESETS[0]))
     columns = select_columns(config, run.preset)
     stream = Batches([positions], "train", batch_size=config.batch_size, columns=columns)
-    with Prefetcher(stream.from_step(0), partial(prepare, run), run.device, threads) as feed:
+    with Prefetcher(stream.from_step(0), partial(prepare_parts, run), run.device, threads) as feed:
         for _ in range(threads + 2):
             feed.take()
         taken, began = 0, time.perf_counter()
@@ -185,7 +185,7 @@ def search_rate(device: str, processes: int, games: int) -> str:
 def ingest_sample(out: Path) -> str:
     """Make a dataset of the bundled games; compiles kernels where that was not done before."""
     began = time.perf_counter()
-    manifest = ingest([str(SAMPLE)], out, IngestConfig(planes="compact", val_share=0.0))
+    manifest = ingest([str(SAMPLE_DUMP)], out, IngestConfig(planes="compact", val_share=0.0))
     rows, seconds = sum(manifest["positions"].values()), time.perf_counter() - began
     return f"{rows:,} positions in {seconds:.0f} s"
 
@@ -194,7 +194,7 @@ def measure(report: Report, device: torch.device, folder: Path) -> None:
     """Add all measurements, the most important ones first."""
     is_gpu, human, positions = device.type == "cuda", PRESETS[0], folder / "positions"
     report.add("tests", device.type, 60, run_tests, device)
-    report.add("ingest", SAMPLE.name, 0, ingest_sample, positions)
+    report.add("ingest", SAMPLE_DUMP.name, 0, ingest_sample, positions)
     sizes = (2048, 512, 8192) if is_gpu else (64,)
     attention = [name for name, row in presets().items() if str(row.block) == "attention"]
     names = [*PRESETS, *attention] if is_gpu else [human]
@@ -220,7 +220,7 @@ def measure(report: Report, device: torch.device, folder: Path) -> None:
     how = f"{human}, batches of {sizes[0]:,}"
     report.add("train command", how, 30, whole_training, whole, positions, folder / "trained")
     games = 512 if is_gpu else 2
-    for count in sorted({1, cores()}) if is_gpu else (1,):
+    for count in sorted({1, count_cores()}) if is_gpu else (1,):
         how = f"{human}, {games} games in each of {count} processes"
         report.add("search", how, 60, search_rate, device.type, count, games)
     for size in (1, 64, 512, 2048) if is_gpu else (16,):

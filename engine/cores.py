@@ -5,7 +5,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return the number of cores that CPU affinity and the container's quota allow."""
     affine = hasattr(os, "sched_getaffinity")
     own = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1

@@ -23,6 +23,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     names = list(known)
     return (
-        f"did you mean {get_close_matches(name, names, n=1, cutoff=0.0)[0]!r}? There are "
+        f"did you mean {get_close_matches(name, names, n=1, cutoff=0.0)[0]!r}? Choose from "
         f"{', '.join(names)}"
     )

@@ -13,10 +13,10 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-VARIABLE = "NUMBA_CACHE_DIR"
-OURS = "FIANCHETTO_KERNELS"
-"""Holds the value that this module gave VARIABLE, so that a subprocess can tell it from a value
-set by the user."""
+NUMBA_VARIABLE = "NUMBA_CACHE_DIR"
+OWN_VARIABLE = "FIANCHETTO_KERNELS"
+"""Holds the value that this module gave NUMBA_VARIABLE, so that a subprocess can tell it from a
+value set by the user."""
 
 SOURCES = (
     *("engine/*.py", "engine/board/*.py", "engine/encoding/*.py", "engine/evaluation/*.py"),
@@ -36,16 +36,18 @@ def sources_hash(root: Path) -> str:
 
 def key_cache_by_sources() -> None:
     """Set Numba's cache folder by the hash of the sources, unless the user has set a folder."""
-    if os.environ.get(VARIABLE) != os.environ.get(OURS):
+    if os.environ.get(NUMBA_VARIABLE) != os.environ.get(OWN_VARIABLE):
         return
     provide_caches()
     here = Path(__file__).parent
     folder = here / "__pycache__"
     if not os.access(folder if folder.is_dir() else here, os.W_OK):
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
-    os.environ[VARIABLE] = os.environ[OURS] = str(folder / f"kernels-{sources_hash(here.parent)}")
+    os.environ[NUMBA_VARIABLE] = os.environ[OWN_VARIABLE] = str(
+        folder / f"kernels-{sources_hash(here.parent)}"
+    )
     if "numba" in sys.modules:  # it has already read the environment
-        sys.modules["numba"].config.CACHE_DIR = os.environ[VARIABLE]
+        sys.modules["numba"].config.CACHE_DIR = os.environ[NUMBA_VARIABLE]
 
 
 def provide_caches() -> None:
@@ -79,5 +81,5 @@ def _temporary_cache() -> str:
 
 def are_compiled(module: str) -> bool:
     """Return whether kernels of `module` (its name without packages) are cached."""
-    folder = os.environ.get(VARIABLE)
+    folder = os.environ.get(NUMBA_VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

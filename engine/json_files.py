@@ -13,7 +13,7 @@ from engine.errors import UserError
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-LARGEST = 64 << 20
+MAX_JSON_BYTES = 64 << 20
 """Default size limit of a file, bytes."""
 MAX_SHOWN_CHARS = 80
 """Maximum number of characters quoted from a file in an error message."""
@@ -42,7 +42,7 @@ def _check_numbers(value: Any) -> None:
         raise ValueError("an integer has more than 64 bits")
 
 
-def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -> Any:
+def read_json(path: Path, refusal: type[UserError], *, largest: int = MAX_JSON_BYTES) -> Any:
     """Parse a JSON file of at most `largest` bytes, local or in an object store.
 
     Raises FileNotFoundError if there is no file, and `refusal` for any other error.
@@ -58,10 +58,10 @@ def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -
     try:
         return parse_json(data)
     except ValueError as error:
-        raise refusal(f"{path} is not JSON: {shown(str(error), 200, quote=False)}") from error
+        raise refusal(f"{path} is not JSON: {safe_text(str(error), 200, quote=False)}") from error
 
 
-def check(
+def validate_content(
     path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = ""
 ) -> None:
     """Validate the content of `path`; raise `refusal` with the first error, followed by `hint`."""
@@ -83,12 +83,12 @@ def first_error(error: "ValidationError") -> str:
     given, value = first["input"], ""
     is_short = given is None or isinstance(given, (str, int, float))
     if is_short and first["type"] not in ("missing", "value_error"):
-        value = f", and is {shown(given)}"
+        value = f", got {safe_text(given)}"
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-    return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
+    return safe_text(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
 
 
-def shown(value: Any, most: int = MAX_SHOWN_CHARS, *, quote: bool = True) -> str:
+def safe_text(value: Any, most: int = MAX_SHOWN_CHARS, *, quote: bool = True) -> str:
     """Return an untrusted value as text of at most `most` characters that is safe to print."""
     text = repr(value)
     if not quote:

@@ -27,12 +27,12 @@ _MAX_NAME_BYTES = 180
 """Maximum bytes of the file's name in a temporary name; file systems allow 255 in total."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
-DAY = 86_400.0
+ABANDONED_SECONDS = 86_400.0
 """Seconds without a write after which any machine treats a temporary file as abandoned."""
 
 
 @cache
-def machine() -> str:
+def machine_id() -> str:
     """Return a hash of host, boot and process-id namespace: process ids are unique within it."""
     boot = _BOOT.read_text().strip() if _BOOT.exists() else str(psutil.boot_time() // 60)
     parts = [platform.node(), boot]
@@ -44,7 +44,7 @@ def machine() -> str:
 def temporary_name(name: str) -> str:
     """Return a unique temporary name for a file that will be called `name`."""
     kept = os.fsencode(name)[:_MAX_NAME_BYTES].decode(errors="ignore")
-    return f".{kept}.fianchetto-{machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    return f".{kept}.fianchetto-{machine_id()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
 def is_temporary(name: str) -> bool:
@@ -57,15 +57,15 @@ def is_abandoned(path: Path) -> bool:
     found = _NAME.fullmatch(path.name)
     if found is None:
         return False
-    if found[1] == machine() and not psutil.pid_exists(int(found[2])):
+    if found[1] == machine_id() and not psutil.pid_exists(int(found[2])):
         return True
     try:
-        return time.time() - path.lstat().st_mtime > DAY
+        return time.time() - path.lstat().st_mtime > ABANDONED_SECONDS
     except OSError:  # it has been renamed to its final name in between
         return False
 
 
-def abandoned(folder: Path) -> list[Path]:
+def list_abandoned(folder: Path) -> list[Path]:
     """Return the abandoned temporary files of a folder, sorted."""
     return sorted(path for path in folder.glob(".*.tmp") if is_abandoned(path))
 
@@ -78,13 +78,13 @@ def _sweep_once(folder: Path) -> None:
     """Delete a folder's abandoned temporary files, at most once per process."""
     if folder not in _swept:
         _swept.add(folder)
-        for path in abandoned(folder):
+        for path in list_abandoned(folder):
             with suppress(OSError):
                 path.unlink()
 
 
 @contextmanager
-def name_path(path: Path) -> Iterator[None]:
+def add_path_to_errors(path: Path) -> Iterator[None]:
     """Add `path` to an OSError of the `with` block that names no file, such as a full disk."""
     try:
         yield
@@ -95,7 +95,7 @@ def name_path(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[IO[bytes]]:
+def replace_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[IO[bytes]]:
     """Yield an open temporary file; rename it to `path` on success, delete it on an error.
 
     Deletes the folder's abandoned temporary files first. `sync` flushes the bytes to disk before
@@ -105,7 +105,7 @@ def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[
     temporary = path.with_name(temporary_name(path.name))
     file = temporary.open("wb", buffering=buffering)
     try:
-        with name_path(path):
+        with add_path_to_errors(path):
             yield file
             file.flush()
             if sync:

@@ -48,12 +48,12 @@ def _require_own_packages() -> None:
     for name in ("engine", "model", "pipeline"):
         spec = find_spec(name)
         if spec is None:
-            raise ImportError(f"Fianchetto's package {name!r} is missing: install it again")
+            raise ImportError(f"Fianchetto's package {name!r} is missing: reinstall Fianchetto")
         found = Path(spec.origin or next(iter(spec.submodule_search_locations or []))).resolve()
         if found != ours / name / "__init__.py":
             raise ImportError(
-                f"{found} hides Fianchetto's package {name!r}: rename it, or work from another "
-                f"folder"
+                f"{found} shadows Fianchetto's package {name!r}: rename it, or start Python in "
+                "another folder"
             )
 
 
@@ -99,11 +99,11 @@ def open_dataset(
     human games. Raises ConfigError if a dataset is named twice.
     """
     from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
-    from pipeline.storage.stores import place
+    from pipeline.storage.stores import parse_path
 
     names = HUMAN_COLUMNS if columns is None else columns
     named = [name for one in directories for name in _list_paths("directories", one)]
-    places = [place(name) for name in named]
+    places = [parse_path(name) for name in named]
     return Batches(places, split, batch_size=batch_size, seed=seed, columns=names)
 
 
@@ -116,11 +116,11 @@ def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Tabl
 
     from pipeline.dataset.fen_rows import fen_rows
     from pipeline.errors import ConfigError
-    from pipeline.storage.stores import place
+    from pipeline.storage.stores import parse_path
 
     if isinstance(count, int) and count < 1:
         raise ConfigError(f"count must be 1 or more, got {count}")
-    return pa.concat_tables(fen_rows(place(str(directory)), split, count))
+    return pa.concat_tables(fen_rows(parse_path(str(directory)), split, count))
 
 
 def _list_paths(name: str, given: object) -> list[str]:
@@ -137,17 +137,17 @@ def _list_paths(name: str, given: object) -> list[str]:
 
 def sample() -> Path:
     """Return the path of the bundled dump: 2,000 games played by the embedded network."""
-    from pipeline.samples.shipped import SAMPLE
+    from pipeline.samples.shipped import SAMPLE_DUMP
 
-    return SAMPLE
+    return SAMPLE_DUMP
 
 
 def read_manifest(directory: str | Path) -> dict[str, Any]:
     """Return the manifest of a dataset: rows, files, hashes, source and configuration."""
     from pipeline.dataset.files.manifest import read_manifest as read
-    from pipeline.storage.stores import place
+    from pipeline.storage.stores import parse_path
 
-    return read(place(str(directory)))
+    return read(parse_path(str(directory)))
 
 
 def ingest(
@@ -165,11 +165,11 @@ def ingest(
     from pipeline.errors import ConfigError
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest as run
-    from pipeline.storage.stores import place
+    from pipeline.storage.stores import parse_path
 
     if config is not None and not isinstance(config, IngestConfig):
         raise ConfigError(f"config must be a fianchetto.IngestConfig, got {type(config).__name__}")
-    return run(_list_paths("sources", sources), place(str(out)), config, workers=workers)
+    return run(_list_paths("sources", sources), parse_path(str(out)), config, workers=workers)
 
 
 def train(
@@ -186,11 +186,11 @@ def train(
     presets`. The run begins with the weights of the checkpoint `start`, if given.
     """
     from model.training.config import DEFAULT_PRESET, TrainConfig
-    from pipeline.storage.stores import place
+    from pipeline.storage.stores import parse_path
     from pipeline.training.train import train_on
 
     begin = None if start is None else Path(start)
-    places = [place(name) for name in _list_paths("positions", positions)]
+    places = [parse_path(name) for name in _list_paths("positions", positions)]
     return train_on(
         places, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin
     )
@@ -208,6 +208,6 @@ def report(
     `rule` selects the positions: by default 20,000 at random; `fianchetto.Rule(limit=0)` uses all.
     """
     from pipeline.evaluation.report import report as run
-    from pipeline.storage.stores import place
+    from pipeline.storage.stores import parse_path
 
-    return run(Path(checkpoint), positions=place(str(positions)), split=split, rule=rule)
+    return run(Path(checkpoint), positions=parse_path(str(positions)), split=split, rule=rule)

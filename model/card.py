@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from engine.json_files import parse_json
 
-CARD = "checkpoint.json"
+CARD_FILE = "checkpoint.json"
 ONNX = "model.onnx"
 """Name of the exported network in a checkpoint's folder."""
 TENSORS = re.compile(r"(weights|training)-(\d+)(-[0-9a-f]{16})?\.safetensors")
@@ -97,9 +97,9 @@ class Curve(BaseModel, strict=True, extra="forbid"):
     @model_validator(mode="after")
     def _check_lengths(self) -> "Curve":
         if not len(self.ratings) == len(self.weights) == len(self.sharpness):
-            raise ValueError("ratings, weights and sharpness must be lists of one length")
+            raise ValueError("ratings, weights and sharpness must have the same length")
         if any(low >= high for low, high in pairwise(self.ratings)):
-            raise ValueError("ratings must ascend")
+            raise ValueError("ratings must be in ascending order")
         return self
 
 
@@ -186,7 +186,7 @@ def read_book(card: Mapping[str, Any]) -> dict[str, chess.Move]:
 def read_player(directory: Path) -> Imitated | None:
     """Return the player that a checkpoint imitates; None if there is none or no readable card."""
     try:
-        card = parse_json((directory / CARD).read_bytes())
+        card = parse_json((directory / CARD_FILE).read_bytes())
         return Imitated.model_validate(card["data"]["player"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

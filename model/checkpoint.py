@@ -31,19 +31,19 @@ from torch.overrides import TorchFunctionMode
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION
-from engine.json_files import check, read_json, shown
-from engine.temporaries import abandoned, new_file, sync_directory
-from model.card import CARD as CARD
+from engine.json_files import read_json, safe_text, validate_content
+from engine.temporaries import list_abandoned, replace_file, sync_directory
+from model.card import CARD_FILE as CARD_FILE
 from model.card import ONNX, TENSORS, Card, FileEntry, HumanSearch
 from model.network.memory import memory_errors
 from model.network.network import Network, build
 from model.network.preset import Preset, preset_from_row
 
 FORMAT_VERSION = 2
-LARGEST_CARD = 4 << 20
-LARGEST_HEADER = 1 << 20
+MAX_CARD_BYTES = 4 << 20
+MAX_HEADER_BYTES = 1 << 20
 """Maximum size of a tensor file's header in bytes; real headers are below 40 kB."""
-LARGEST_TRAINING = 6
+MAX_TRAINING_RATIO = 6
 """Maximum size of the training file relative to the weights: raw, best, and two moments."""
 
 
@@ -78,7 +78,7 @@ class CheckpointBusyError(CheckpointError):
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file and rename it into place; on failure the old file stays."""
     try:
-        with new_file(path) as file:
+        with replace_file(path) as file:
             file.write(data)
     except OSError as error:
         raise CheckpointError(
@@ -96,9 +96,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckpointError(
-            f"{directory} cannot be made into a directory: {error.strerror}"
-        ) from error
+        raise CheckpointError(f"{directory} cannot be created: {error.strerror}") from error
     lock = FileLock(directory / ".lock", timeout=0)
     try:
         lock.acquire()
@@ -160,14 +158,14 @@ def delete_superseded(directory: Path, card: Mapping[str, Any], former: Iterable
         found = TENSORS.fullmatch(path.name)
         if found and path.name not in kept and (found[3] or path.name in former):
             path.unlink(missing_ok=True)
-    for path in abandoned(directory):
+    for path in list_abandoned(directory):
         path.unlink(missing_ok=True)
 
 
 def _read_names(directory: Path) -> set[str]:
     """Return the file names in the current card; empty if it cannot be read."""
     try:
-        files = json.loads((directory / CARD).read_bytes())["files"]
+        files = json.loads((directory / CARD_FILE).read_bytes())["files"]
         return {str(entry["name"]) for entry in files.values()}
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return set()
@@ -175,7 +173,7 @@ def _read_names(directory: Path) -> set[str]:
 
 def _write_card(directory: Path, card: Mapping[str, Any]) -> None:
     write_atomically(
-        directory / CARD, (json.dumps(card, indent=2, allow_nan=False) + "\n").encode()
+        directory / CARD_FILE, (json.dumps(card, indent=2, allow_nan=False) + "\n").encode()
     )
 
 
@@ -195,7 +193,7 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
 
 def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, Any]) -> None:
     """Store search corrections in the card; CheckpointError if the weights have changed since."""
-    check(directory / CARD, dict(entry), HumanSearch, CardError)
+    validate_content(directory / CARD_FILE, dict(entry), HumanSearch, CardError)
     with _hold_card(directory, weights_sha256, "calibrate") as card:
         _write_card(directory, {**card, "human_search": dict(entry)})
 
@@ -210,7 +208,7 @@ def _hold_card(directory: Path, weights_sha256: str, work: str) -> Iterator[dict
         card = read_card(directory)
         if card["files"]["weights"]["sha256"] != weights_sha256:
             raise CheckpointError(
-                f"{directory} was saved anew: this result belongs to its old weights; {work} it "
+                f"{directory} has been saved since: this result is for its old weights; {work} it "
                 f"again"
             )
         yield card
@@ -218,12 +216,12 @@ def _hold_card(directory: Path, weights_sha256: str, work: str) -> Iterator[dict
 
 def read_card(directory: Path) -> dict[str, Any]:
     """Read and check a card. Raises NoCheckpointError, CardError, EncodingMismatchError."""
-    path = directory / CARD
+    path = directory / CARD_FILE
     if not directory.is_dir() or not path.exists():
-        raise NoCheckpointError(f"{directory} holds no checkpoint: it has no {CARD}")
-    card = read_json(path, CardError, largest=LARGEST_CARD)
+        raise NoCheckpointError(f"{directory} holds no checkpoint: it has no {CARD_FILE}")
+    card = read_json(path, CardError, largest=MAX_CARD_BYTES)
     _check_card(path, card)
-    check(path, _find_entry(directory, card, "weights"), FileEntry, DamagedFileError)
+    validate_content(path, _find_entry(directory, card, "weights"), FileEntry, DamagedFileError)
     return card  # type: ignore[no-any-return]
 
 
@@ -238,23 +236,24 @@ def _find_entry(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str
 
 def _check_card(path: Path, card: object) -> None:
     if not isinstance(card, dict):
-        raise CardError(f"{path} is not a checkpoint's card: it is not a JSON object")
+        raise CardError(f"{path} is not a checkpoint's card: it must be a JSON object")
     if "format_version" in card and card["format_version"] != FORMAT_VERSION:
         raise CardError(
-            f"{path} has format version {shown(card['format_version'])}, but this version of "
+            f"{path} has format version {safe_text(card['format_version'])}, but this version of "
             f"Fianchetto reads {FORMAT_VERSION}"
         )
-    check(path, card, Card, CardError, hint=": this is not a checkpoint's card")
+    validate_content(path, card, Card, CardError, hint=": this is not a checkpoint's card")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
         raise EncodingMismatchError(
             f"{path.parent} was trained with encoding {card['encoding_version']} "
-            f"({shown(card['moves_hash'], quote=False)}), but this version uses {ENCODING_VERSION} "
+            f"({safe_text(card['moves_hash'], quote=False)}), but this version uses "
+            f"{ENCODING_VERSION} "
             f"({moves_hash()}), with different planes or labels; train it again"
         )
     version = card["move_features_version"]
     if card["preset"].get("move_features_width") and version != FEATURES_VERSION:
         raise EncodingMismatchError(
-            f"{path.parent} was trained on version {version} of the move features, but this "
+            f"{path.parent} was trained with version {version} of the move features, but this "
             f"version of Fianchetto computes {FEATURES_VERSION}: train it again"
         )
 
@@ -278,14 +277,13 @@ def read_tensors(
         raise DamagedFileError(f"{path} cannot be read: {error.strerror}") from error
     if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
         raise DamagedFileError(
-            f"{path} is not the file that the card describes (its hash differs): copy the "
-            f"checkpoint again"
+            f"{path} does not match its hash in the card: copy the checkpoint again"
         )
     try:
         return safetensors.torch.load(data)
     except (safetensors.SafetensorError, struct.error, KeyError) as error:
         raise DamagedFileError(
-            f"{path} is not a safetensors file: {shown(str(error), 200, quote=False)}"
+            f"{path} is not a safetensors file: {safe_text(str(error), 200, quote=False)}"
         ) from error
 
 
@@ -298,13 +296,13 @@ def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], wh
     if strange:
         raise TensorMismatchError(
             f"{what}: missing or unknown tensors ({len(strange)} in total): "
-            f"{shown(', '.join(strange[:5]), 200, quote=False)}"
+            f"{safe_text(', '.join(strange[:5]), 200, quote=False)}"
         )
     for name, tensor in target.items():
         found = tensors[name]
         if found.shape != tensor.shape or found.dtype != tensor.dtype:
             raise TensorMismatchError(
-                f"{what}: {name} is {found.dtype} {shown(list(found.shape))}, but must be "
+                f"{what}: {name} is {found.dtype} {safe_text(list(found.shape))}, but must be "
                 f"{tensor.dtype} {list(tensor.shape)}"
             )
     with torch.no_grad():
@@ -332,10 +330,10 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
     try:
         preset = preset_from_row(card["preset"])
     except UserError as error:  # an invalid field, view or vocabulary
-        raise CardError(f"{directory / CARD}: {error}") from error
+        raise CardError(f"{directory / CARD_FILE}: {error}") from error
     with torch.device("meta"), _SkipInit():
         wanted = Network(preset).state_dict()
-    largest = LARGEST_HEADER + sum(tensor.nbytes for tensor in wanted.values())
+    largest = MAX_HEADER_BYTES + sum(tensor.nbytes for tensor in wanted.values())
     tensors = read_tensors(directory, card, "weights", largest)
     copy_tensors(wanted, tensors, str(directory))
     for name, tensor in tensors.items():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.json_files import read_json
-from model.card import CARD, ONNX
+from model.card import CARD_FILE, ONNX
 from pipeline.dataset.dataset import Dataset, is_training_set
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.errors import ConfigError, FetchError
@@ -25,7 +25,7 @@ README, DATA_CARD = "README.md", "CARD.md"
 DATASETS = "datasets/"
 """Prefix of a dataset's repository, as in the hub's own addresses."""
 PULLED = {
-    "model": (CARD, "weights-*.safetensors", ONNX, README),
+    "model": (CARD_FILE, "weights-*.safetensors", ONNX, README),
     "dataset": (MANIFEST, "*.parquet", DATA_CARD, README),
 }
 """Files to download, by the kind of repository; all others stay on the hub."""
@@ -51,7 +51,7 @@ def push(
     else:
         card = _check_checkpoint(folder)
         files = [
-            CARD,
+            CARD_FILE,
             card["files"]["weights"]["name"],
             *([ONNX] if "onnx" in card["files"] else []),
         ]
@@ -108,12 +108,14 @@ def _import_hub() -> Any:
 
 def _kind_of(folder: Path) -> str:
     if is_training_set(folder):
-        raise ConfigError(f"{folder} is a training set, which only names datasets: push each one")
+        raise ConfigError(
+            f"{folder} is a training set, which only lists datasets: push each dataset"
+        )
     if (folder / MANIFEST).exists():
         return "dataset"
-    if (folder / CARD).exists():
+    if (folder / CARD_FILE).exists():
         return "model"
-    raise ConfigError(f"{folder} is neither a checkpoint nor a dataset: it has no {CARD}")
+    raise ConfigError(f"{folder} is neither a checkpoint nor a dataset: it has no {CARD_FILE}")
 
 
 def _check_checkpoint(folder: Path) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
     except (errors.HTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError) as error:
         text = " ".join(str(error).split())[:300] or type(error).__name__
         hint = "check its name, and log in with `hf auth login` if it is private"
-        raise FetchError(f"{repo}: the hub answers: {text}; {hint}") from error
+        raise FetchError(f"{repo}: the hub answered: {text}; {hint}") from error
 
 
 def _read_report(report: Path) -> str:
@@ -151,7 +153,9 @@ def _read_report(report: Path) -> str:
             return imitation_text(found)
         return f"{found['headline']} {found['compared']}"
     except (KeyError, TypeError, StopIteration) as error:
-        raise ConfigError(f"{path} is not a report of this version: write it again") from error
+        raise ConfigError(
+            f"{path} is not a report of this version: run `fianchetto report` again"
+        ) from error
 
 
 def model_card(card: Mapping[str, Any], repo: str, license: str, measured: str) -> str:
@@ -194,7 +198,7 @@ A policy-value network for chess, trained with Fianchetto.{" ".join(lines)}
 ## Data
 
 Datasets, including those of the checkpoints that it started from: {names or "not recorded"}.
-`{CARD}` has their hashes, sources and all settings.
+`{CARD_FILE}` has their hashes, sources and all settings.
 
 ## Measured
 

@@ -24,7 +24,7 @@ from PIL import Image
 
 from model.training.config import DEFAULT_PRESET
 from pipeline.evaluation.game_texts import read_dump
-from pipeline.samples.shipped import SAMPLE
+from pipeline.samples.shipped import SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 from tests.pipeline.board.test_browser import free_port
 from tests.pipeline.board.test_browser import serving as serving_board
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument(
         "--games",
         type=Path,
-        default=SAMPLE,
+        default=SAMPLE_DUMP,
         help="games that the embedded network has not seen (PGN)",
     )
     parser.add_argument(
@@ -182,7 +182,7 @@ def materialised(folder: Path, minutes: float) -> Iterator[Server]:
     for name in ("sample", "dumps"):
         (datasets / name).mkdir(parents=True)
     shutil.copy(REPOSITORY / "dagster_home" / "dagster.yaml", home)
-    shutil.copy(SAMPLE, datasets / "sample")
+    shutil.copy(SAMPLE_DUMP, datasets / "sample")
     os.environ |= {"DAGSTER_HOME": str(home), "FIANCHETTO_DATASETS": str(datasets)}
     subprocess.run(
         [sys.executable, "-m", "pipeline.defs.first_network", "--minutes", str(minutes)],

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from pipeline.samples.shipped import EMBEDDED, SAMPLE
+from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 from tests.pictures import chromium, command
 
@@ -30,7 +30,7 @@ SCHEMES = ("light", "dark")
 def make_network() -> tuple[str, str]:
     """Fine-tune the embedded network on the sample for a few steps, once; return both folders."""
     positions, network = str(SCREENS / "positions"), str(SCREENS / "mine")
-    command("ingest", str(SAMPLE), "--out", positions)
+    command("ingest", str(SAMPLE_DUMP), "--out", positions)
     words = ("--start", str(EMBEDDED), "--steps", "20", "--learning-rate", "0.0005")
     command("train", "--positions", positions, *words, "--out", network)
     return positions, network

@@ -52,8 +52,8 @@ import pipeline.defs.first_network
 defs()
 require_absent("torch", "matplotlib", "polars")
 import pipeline.ingest.job
-from pipeline.executors.by_name import engine_of
-engine_of("local")
+from pipeline.executors.by_name import make_engine
+make_engine("local")
 require_absent("ray", "torch")
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import chess
 import pytest
 
-from pipeline.samples.shipped import SAMPLE
+from pipeline.samples.shipped import SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 from tests.notebook import NOTEBOOK, run
 
@@ -76,7 +76,7 @@ def test_the_notebook_for_gpus_continues_on_a_new_machine(tmp_path: Path) -> Non
     for folder, steps in ((tmp_path / "first", 2), (tmp_path / "second", 4)):
         dumps = folder / "datasets" / "dumps"
         dumps.mkdir(parents=True)
-        shutil.copy(SAMPLE, dumps / "lichess_db_standard_rated_2013-01.pgn.zst")
+        shutil.copy(SAMPLE_DUMP, dumps / "lichess_db_standard_rated_2013-01.pgn.zst")
         if steps == 4:
             shutil.copytree(tmp_path / "first" / "kept", folder / "kept")
         cells = [{"cell_type": "code", "source": [RUN]}]

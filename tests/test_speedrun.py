@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from pipeline.samples.shipped import SAMPLE
+from pipeline.samples.shipped import SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 
 GAMES = 120
@@ -23,7 +23,7 @@ TUNE = (
 
 @pytest.mark.slow
 def test_the_story_from_games_to_a_tuned_player(tmp_path: Path) -> None:
-    with zstandard.open(SAMPLE, "rt") as sample:
+    with zstandard.open(SAMPLE_DUMP, "rt") as sample:
         games = re.split(r"(?=^\[Event )", sample.read(), flags=re.MULTILINE)[1 : GAMES + 1]
     (tmp_path / "games.pgn").write_text("".join(games))
     settings = {"OUT": str(tmp_path / "out"), "MINUTES": "0.1", "PRICE": "3600"}

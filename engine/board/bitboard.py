@@ -29,7 +29,7 @@ from engine.kernels import BORROWING
 U = np.uint64
 
 EMPTY = U(0)
-ALL = U(0xFFFF_FFFF_FFFF_FFFF)
+ALL_SQUARES = U(0xFFFF_FFFF_FFFF_FFFF)
 ONE = U(1)
 FILE_A = U(0x0101_0101_0101_0101)
 FILE_H = U(0x8080_8080_8080_8080)
@@ -41,10 +41,10 @@ RANK_8 = U(0x0000_0000_0000_00FF)
 """The mover's eighth rank, row 0: where own pawns promote."""
 
 # Masks against wrapping around the edge: the squares where a step to the east or west can land.
-NOT_A = U(~int(FILE_A) & int(ALL))
-NOT_H = U(~int(FILE_H) & int(ALL))
-NOT_AB = U(~(int(FILE_A) | int(FILE_A) << 1) & int(ALL))
-NOT_GH = U(~(int(FILE_H) | int(FILE_H) >> 1) & int(ALL))
+NOT_A = U(~int(FILE_A) & int(ALL_SQUARES))
+NOT_H = U(~int(FILE_H) & int(ALL_SQUARES))
+NOT_AB = U(~(int(FILE_A) | int(FILE_A) << 1) & int(ALL_SQUARES))
+NOT_GH = U(~(int(FILE_H) | int(FILE_H) >> 1) & int(ALL_SQUARES))
 
 # Directions in the order of the move table: N NE E SE S SW W NW.
 DIRECTIONS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))

@@ -45,7 +45,7 @@ from engine.kernels import BORROWING
 
 MOVE_PLANES = 13
 """Index of the first move plane: planes 0..12 are the pieces and the side to move."""
-TYPES = 64
+MOVE_TYPES = 64
 KNIGHT_TYPES = 56
 CASTLE_EAST, CASTLE_WEST = 10, 14
 """Types of the king's two-square moves: distance 2, directions E and W."""
@@ -242,10 +242,10 @@ def legal_key(position: Any, planes: Any) -> Any:
 
 
 @njit(**BORROWING)
-def no_moves(planes: Any) -> Any:
+def has_no_moves(planes: Any) -> Any:
     """Return whether planes (uint64[77]) contain no legal move."""
     moves = EMPTY
-    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+    for index in range(MOVE_PLANES, MOVE_PLANES + MOVE_TYPES):
         moves |= planes[index]
     return moves == EMPTY
 
@@ -254,7 +254,7 @@ def no_moves(planes: Any) -> Any:
 def count_moves(position: Any, planes: Any) -> Any:
     """Count the legal moves of planes, int64; each promotion counts as four moves."""
     moves = U(0)
-    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+    for index in range(MOVE_PLANES, MOVE_PLANES + MOVE_TYPES):
         moves += popcount(planes[index])
     seventh = position[PAWN] & (RANK_8 << U(8))
     for direction in (0, 1, 7):
@@ -271,14 +271,14 @@ def step_target(kind: Any, source: Any) -> Any:
 @njit(cache=True, nogil=True)
 def perft(position: Any, depth: Any) -> Any:
     """Count the leaves of the tree of legal moves `depth` plies deep, int64."""
-    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    planes = np.empty(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
     legal_planes(position, planes)
     if depth <= 1:
         return count_moves(position, planes) if depth == 1 else np.int64(1)
     child = np.empty_like(position)
     seventh = position[PAWN] & (RANK_8 << U(8))
     leaves = np.int64(0)
-    for kind in range(TYPES):
+    for kind in range(MOVE_TYPES):
         sources = planes[MOVE_PLANES + kind]
         while sources != EMPTY:
             source = lowest(sources)

@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import ALL, EMPTY, RANK_1, RANK_2, RANK_8, U, bit, flip, lowest
+from engine.board.bitboard import ALL_SQUARES, EMPTY, RANK_1, RANK_2, RANK_8, U, bit, flip, lowest
 from engine.board.rng import FIRST_FACTOR, GOLDEN, SECOND_FACTOR
 from engine.errors import UserError
 from engine.kernels import BORROWING
@@ -49,8 +49,8 @@ _UNPLAYABLE = {
     chess.STATUS_NO_WHITE_KING: "White has no king",
     chess.STATUS_NO_BLACK_KING: "Black has no king",
     chess.STATUS_TOO_MANY_KINGS: "there are more than two kings",
-    chess.STATUS_PAWNS_ON_BACKRANK: "pawns stand on a last rank",
-    chess.STATUS_OPPOSITE_CHECK: "the side that has moved is in check",
+    chess.STATUS_PAWNS_ON_BACKRANK: "a pawn is on the first or last rank",
+    chess.STATUS_OPPOSITE_CHECK: "the side that is not to move is in check",
 }
 
 Position = NDArray[np.uint64]
@@ -75,14 +75,14 @@ def from_board(board: chess.Board) -> Position:
     most = sum(steps * word.bit_count() for steps, word in zip(_MAX_STEPS, words[::2], strict=True))
     if most > MAX_MOVES and (moves := board.legal_moves.count()) > MAX_MOVES:
         raise FenError(
-            f"no game leads to {board.fen()!r}: it has {moves} legal moves, and at most "
-            f"{MAX_MOVES} are supported"
+            f"cannot use {board.fen()!r}: it has {moves} legal moves, more than the {MAX_MOVES} "
+            "supported"
         )
     en_passant = 0 if board.ep_square is None else 1 << board.ep_square
     words += [0, int(board.clean_castling_rights()), en_passant]
     for index, word in enumerate(words):
         position[index] = chess.flip_vertical(word) if white else word
-    position[TURN] = 0 if white else ALL
+    position[TURN] = 0 if white else ALL_SQUARES
     ply = 2 * (board.fullmove_number - 1) + (not white)
     position[COUNTERS] = min(board.halfmove_clock, 0xFFFF) | min(ply, 0xFFFF) << 16
     return position
@@ -104,10 +104,10 @@ def from_fen(fen: str) -> Position:
     without king and rook at home are dropped, and so are en-passant squares that no double push
     can have left. Impossible material (ten queens, ten pawns) is accepted.
     """
-    return playable(parse_fen(fen), fen)
+    return position_from_board(parse_fen(fen), fen)
 
 
-def playable(board: chess.Board, fen: str) -> Position:
+def position_from_board(board: chess.Board, fen: str) -> Position:
     """Convert a board of `parse_fen` to a position as `from_fen` does; modifies the board."""
     board.chess960 = False
     board.castling_rights = board.clean_castling_rights()

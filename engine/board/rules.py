@@ -5,11 +5,11 @@ from typing import Any
 from numba import njit
 
 from engine.board.bitboard import EMPTY, U, popcount
-from engine.board.movegen import no_moves
+from engine.board.movegen import has_no_moves
 from engine.board.position import BISHOP, COUNTERS, HALFMOVE_MASK, KNIGHT, PAWN, QUEEN, ROOK
 from engine.kernels import BORROWING
 
-GOES_ON = -1
+ONGOING = -1
 MATE, STALEMATE, MATERIAL, REPETITION, FIFTY = range(5)
 """Mate, no legal move, insufficient material for either side, third occurrence, fifty moves."""
 
@@ -30,7 +30,7 @@ _LIGHT = U(0xAA55_AA55_AA55_AA55)
 
 
 @njit(**BORROWING)
-def insufficient(position: Any) -> Any:
+def has_insufficient_material(position: Any) -> Any:
     """Return whether neither side can mate: bare kings, one minor piece, or same-color bishops."""
     bishops = position[BISHOP] | position[BISHOP + 1]
     knights = position[KNIGHT] | position[KNIGHT + 1]
@@ -44,16 +44,16 @@ def insufficient(position: Any) -> Any:
 
 @njit(**BORROWING)
 def ending_of_position(position: Any, planes: Any, checkers: Any) -> Any:
-    """Return how the game has ended in a position (uint64[16]), or GOES_ON.
+    """Return how the game has ended in a position (uint64[16]), or ONGOING.
 
     The caller checks repetition, which needs the game's history. `planes` (uint64[77]) and
     `checkers` are the results of `legal_planes`. If several rules apply, the order is that of
     python-chess: mate or stalemate, material, fifty moves, then repetition.
     """
-    if no_moves(planes):
+    if has_no_moves(planes):
         return MATE if checkers > 0 else STALEMATE
-    if insufficient(position):
+    if has_insufficient_material(position):
         return MATERIAL
     if position[COUNTERS] & HALFMOVE_MASK >= U(FIFTY_MOVES):
         return FIFTY
-    return GOES_ON
+    return ONGOING

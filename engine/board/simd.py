@@ -19,7 +19,15 @@ from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
-from engine.board.bitboard import ALL, DIRECTIONS, KNIGHT_STEPS, NOT_A, NOT_AB, NOT_GH, NOT_H
+from engine.board.bitboard import (
+    ALL_SQUARES,
+    DIRECTIONS,
+    KNIGHT_STEPS,
+    NOT_A,
+    NOT_AB,
+    NOT_GH,
+    NOT_H,
+)
 
 WIDTH = 8
 _WORD = ir.IntType(64)
@@ -49,7 +57,7 @@ def turns(steps: tuple[tuple[int, int], ...]) -> list[int]:
 
 def _landing(steps: tuple[tuple[int, int], ...]) -> list[int]:
     """Return the squares that each step can land on without wrapping around the edge."""
-    files = {-2: NOT_GH, -1: NOT_H, 0: ALL, 1: NOT_A, 2: NOT_AB}
+    files = {-2: NOT_GH, -1: NOT_H, 0: ALL_SQUARES, 1: NOT_A, 2: NOT_AB}
     rows = {
         rank: sum(0xFF << 8 * row for row in range(8) if 0 <= row + rank < 8)
         for rank in range(-2, 3)
@@ -62,7 +70,7 @@ def _constant(values: list[int]) -> Any:
 
 
 _ZEROS = _constant([0] * WIDTH)
-_ONES = _constant([int(ALL)] * WIDTH)
+_ONES = _constant([int(ALL_SQUARES)] * WIDTH)
 
 
 def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:

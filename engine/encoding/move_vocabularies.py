@@ -160,7 +160,7 @@ def vocabulary(name: str) -> Vocabulary:
     """Return a vocabulary by name; raise UnknownVocabularyError if there is none."""
     if name not in vocabularies():
         raise UnknownVocabularyError(
-            f"no move vocabulary {name[:40]!r}: {did_you_mean(name, vocabularies())}"
+            f"unknown move vocabulary {name[:40]!r}: {did_you_mean(name, vocabularies())}"
         )
     return vocabularies()[name]
 
@@ -183,6 +183,7 @@ def index_of(
     if wrong_B.any():
         at = int(np.flatnonzero(wrong_B)[0])
         raise MoveIndexError(
-            f"label {labels[at]} with promotion {promotions[at]} is not a move of {moves.name}"
+            f"label {labels[at]} with promotion {promotions[at]} is not a move in the vocabulary "
+            f"{moves.name}"
         )
     return np.where(turned_B, moves.turned[index_B], index_B)

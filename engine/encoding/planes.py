@@ -32,7 +32,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import DIRECTIONS, KNIGHT_STEPS, ONE, U, popcount
-from engine.board.movegen import MOVE_PLANES, TYPES, legal_planes
+from engine.board.movegen import MOVE_PLANES, MOVE_TYPES, legal_planes
 from engine.board.position import KING, MAX_MOVES, from_board
 from engine.errors import UserError
 from engine.kernels import BORROWING
@@ -41,8 +41,8 @@ ENCODING_VERSION = 1
 
 PIECE_PLANES = 12
 TURN_PLANE = 12
-PLANES = MOVE_PLANES + TYPES
-LABELS = TYPES * 64
+PLANES = MOVE_PLANES + MOVE_TYPES
+LABELS = MOVE_TYPES * 64
 PLANE_BYTES = PLANES * 8
 assert (MOVE_PLANES, PLANES, LABELS, PLANE_BYTES) == (13, 77, 4096, 616)
 
@@ -105,7 +105,7 @@ def label_of(move: chess.Move, turn: chess.Color) -> int:
     source, target = move.from_square ^ flip, move.to_square ^ flip
     kind = int(type_table()[source, target])
     if kind == ILLEGAL_TYPE:
-        raise LabelError(f"{move.uci()} is no move of standard chess")
+        raise LabelError(f"{move.uci()} is not a move of standard chess")
     return kind * 64 + source
 
 
@@ -113,7 +113,7 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
     """Return the move for a label and promotion (piece type or 0), played by the side `turn`."""
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:
-        raise LabelError(f"label {label} leaves the board")
+        raise LabelError(f"the move of label {label} leaves the board")
     flip = 56 if turn == chess.WHITE else 0
     return chess.Move(label % 64 ^ flip, target ^ flip, promotion or None)
 
@@ -123,7 +123,7 @@ def _first_invalid_row(planes_BP: Any) -> Any:
     """Return the first row without one king per side or with too many moves; -1 if none."""
     for row in range(len(planes_BP)):
         moves = U(0)
-        for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+        for index in range(MOVE_PLANES, MOVE_PLANES + MOVE_TYPES):
             moves += popcount(planes_BP[row, index])
         kings = popcount(planes_BP[row, KING]) == ONE and popcount(planes_BP[row, KING + 1]) == ONE
         if moves > U(MAX_MOVES) or not kings:
@@ -137,13 +137,13 @@ def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     Compiled code does not check bounds, so planes from files must pass here first.
     """
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
-        raise PlanesError(f"planes are uint64[B, {PLANES}], got shape {list(planes_BP.shape)}")
+        raise PlanesError(f"planes must be uint64[B, {PLANES}], got shape {list(planes_BP.shape)}")
     planes_BP = np.ascontiguousarray(planes_BP, dtype=np.uint64)
     row = int(_first_invalid_row(planes_BP))
     if row >= 0:
         raise PlanesError(
-            f"row {row} is not a position: each side needs one king, and at most {MAX_MOVES} moves "
-            f"are possible"
+            f"row {row} is not a position: each side must have one king and at most {MAX_MOVES} "
+            "legal moves"
         )
     return planes_BP
 

@@ -36,7 +36,7 @@ from engine.encoding.attacks import attack_planes
 from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, steps
 from engine.errors import UserError, did_you_mean
 
-STATE = ("castling", "ep_file")
+STATE_COLUMNS = ("castling", "ep_file")
 """Columns encoded as five planes: four rights and the en-passant file."""
 STATE_PLANES = 5
 COUNTERS: Mapping[str, float] = {"halfmove": 100.0}
@@ -105,7 +105,7 @@ class View:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that the view needs besides `planes`."""
-        return (*(STATE if self.state else ()), *LAST_MOVES[: self.last], *self.counters)
+        return (*(STATE_COLUMNS if self.state else ()), *LAST_MOVES[: self.last], *self.counters)
 
     @property
     def absolute(self) -> bool:
@@ -154,7 +154,7 @@ def view(name: str) -> View:
     """Return a view by its name with options; raise UnknownViewError if there is none."""
     base, *options = name.split("+")
     if base not in views():
-        raise UnknownViewError(f"no view {base[:40]!r}: {did_you_mean(base, views())}")
+        raise UnknownViewError(f"unknown view {base[:40]!r}: {did_you_mean(base, views())}")
     row = views()[base]
     last, attacks = 0, False
     for option in options:
@@ -167,19 +167,19 @@ def view(name: str) -> View:
             last = int(length)
         else:
             raise UnknownViewError(
-                f"the view {base!r} takes no option {option[:40]!r}, or has it already; "
-                f"there are last, last2 to last{len(LAST_MOVES)}, and attacks"
+                f"the view {base!r} does not take the option {option[:40]!r}, or has it twice: "
+                f"use last, last2 to last{len(LAST_MOVES)}, and attacks"
             )
     return replace(row, name=name, last=last, attacks=attacks)
 
 
-def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> None:
+def require_columns(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> None:
     """Raise MissingColumnError for the first missing column that `who` needs."""
     for name in needed:
         if name not in columns:
             raise MissingColumnError(
-                f"{who} needs the column {name!r}, which this dataset does not have: use one that "
-                f"has it"
+                f"{who} needs the column {name!r}, which this dataset does not have: use a "
+                "dataset that has it"
             )
 
 
@@ -196,7 +196,9 @@ def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
     return moves
 
 
-def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]) -> Any:
+def pack_view_planes(
+    shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]
+) -> Any:
     """Return the view's planes as bytes, uint8[B, P, Y], without its counters.
 
     Bit X of byte Y is column X of row Y. Works with NumPy and torch: `xp` is the module, and
@@ -218,7 +220,9 @@ def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[st
 
 
 def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return the view's stored planes, uint8[B, P, Y]; arguments are those of `packed`."""
+    """Return the view's stored planes, uint8[B, P, Y]; arguments are those of
+    `pack_view_planes`.
+    """
     out = _arranged(shown, planes_BPY, planes_BPY[:, TURN_PLANE, 0] != 0, PLANES, xp, table)
     if shown.turn_inverted:
         assert out is not planes_BPY, "a view that inverts the turn mirrors Black's planes too"
@@ -257,7 +261,7 @@ def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
     return xp.asarray(planes_B2Y, dtype=xp.uint8)
 
 
-def apply(
+def apply_view(
     shown: View, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
 ) -> NDArray[np.uint64]:
     """Return the view's packed planes without counters, uint64[B, P], from stored planes.
@@ -265,7 +269,7 @@ def apply(
     Raises MissingColumnError if the view needs a column that is not in `columns`.
     """
     columns = columns or {}
-    require(shown.columns, columns, f"the view {shown.name!r}")
+    require_columns(shown.columns, columns, f"the view {shown.name!r}")
     found = {name: columns[name] for name in shown.columns} | {"planes": planes_BP.copy()}
     if shown.attacks:
         found["attacks"] = attack_planes(planes_BP)
@@ -273,12 +277,14 @@ def apply(
         found[name] = (
             np.ascontiguousarray(found[name], "<u8").view(np.uint8).reshape(*found[name].shape, 8)
         )
-    out_BPY = packed(shown, found, np, partial(getattr, shown))
+    out_BPY = pack_view_planes(shown, found, np, partial(getattr, shown))
     return np.ascontiguousarray(out_BPY).view("<u8")[..., 0].astype(np.uint64, copy=False)
 
 
 def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
-    """Return the view's constant planes as numbers from 0 to 1, [B, C]; `xp` is as in `packed`."""
+    """Return the view's constant planes as numbers from 0 to 1, [B, C]; `xp` is as in
+    `pack_view_planes`.
+    """
     return xp.stack([(columns[name] / COUNTERS[name]).clip(max=1.0) for name in shown.counters], 1)
 
 

@@ -21,11 +21,11 @@ from engine.board.movegen import (
     CASTLE_EAST,
     CASTLE_WEST,
     MOVE_PLANES,
-    TYPES,
+    MOVE_TYPES,
     attacked_by,
     count_moves,
+    has_no_moves,
     legal_planes,
-    no_moves,
     pawn_attacks_down,
     step_target,
 )
@@ -86,7 +86,7 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
         position[EN_PASSANT] = bit(target)
     push(position, source, target, np.int64(0))
     legal_planes(position, scratch)
-    return no_moves(scratch)
+    return has_no_moves(scratch)
 
 
 @njit(cache=True, nogil=True)
@@ -173,7 +173,7 @@ def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
     answers = attacked_by(board, OPPONENT, pawn_attacks_down(board[PAWN + 1]), occupied)
     state = (board, answers, phase, passed_pawns(board[PAWN], board[PAWN + 1]))
     count = 0
-    for kind in range(TYPES):
+    for kind in range(MOVE_TYPES):
         sources = planes[MOVE_PLANES + kind]
         while sources != EMPTY:
             source = lowest(sources)
@@ -192,7 +192,7 @@ def _score_rows(planes_BP: Any, logits_BA: Any, values_B: Any, temperature: Any)
     labels_M = np.empty(MAX_MOVES, dtype=np.int64)
     scores_M = np.empty(MAX_MOVES, dtype=np.int64)
     gains = np.empty(MAX_EXCHANGE, dtype=np.int64)
-    work = (gains, np.empty(MOVE_PLANES + TYPES, dtype=np.uint64))
+    work = (gains, np.empty(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64))
     for row in range(len(planes_BP)):
         planes = planes_BP[row]
         count = score_moves(planes, labels_M, scores_M, work)

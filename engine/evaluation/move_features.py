@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest, popcount
 from engine.board.movegen import (
     MOVE_PLANES,
-    TYPES,
+    MOVE_TYPES,
     attacked_by,
+    has_no_moves,
     legal_planes,
-    no_moves,
     pawn_attacks_down,
     pawn_attacks_up,
     step_target,
@@ -61,13 +61,13 @@ FEATURES = (
     *("stands", "check", "target"),
 )
 TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(9)
-UNIT = 10
+CENTIPAWNS_PER_UNIT = 10
 """Centipawns per unit of a feature."""
 
 
 @njit(**BORROWING)
 def _amount(centipawns: Any) -> Any:
-    return np.uint8(min(centipawns // UNIT, 255))
+    return np.uint8(min(centipawns // CENTIPAWNS_PER_UNIT, 255))
 
 
 @njit(**BORROWING)
@@ -106,7 +106,7 @@ def _write_features(
     features[CHECK] = 0
     if attacks & child[KING] != EMPTY:
         legal_planes(child, planes)
-        features[CHECK] = 2 if no_moves(planes) else 1
+        features[CHECK] = 2 if has_no_moves(planes) else 1
 
 
 @njit(**BORROWING)
@@ -114,7 +114,7 @@ def _count(planes_BP: Any) -> Any:
     """Count the legal moves of all rows, int64."""
     count = U(0)
     for row in range(len(planes_BP)):
-        for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+        for index in range(MOVE_PLANES, MOVE_PLANES + MOVE_TYPES):
             count += popcount(planes_BP[row, index])
     return np.int64(count)
 
@@ -138,7 +138,7 @@ def _fill(
         pawns = pawn_attacks_down(position[PAWN + 1])
         threats = attacked_by(position, OPPONENT, pawns, occupied)
         stands = _amount(best_exchanges(position, OPPONENT, threats, occupied, gains)[0])
-        for kind in range(TYPES):
+        for kind in range(MOVE_TYPES):
             sources = planes_BP[row, MOVE_PLANES + kind]
             while sources != EMPTY:
                 source = lowest(sources)
@@ -160,7 +160,7 @@ def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)
     features_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
     position, child = np.zeros((2, WORDS), dtype=np.uint64)
-    answers = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64)
+    answers = np.zeros(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
     gains = np.zeros(MAX_EXCHANGE, dtype=np.int64)
     _fill(planes_BP, position, child, answers, gains, moves_M, features_MF)
     return {"moves": moves_M, "move_features": features_MF}

@@ -16,7 +16,7 @@ FULL_PHASE = 24
 """Phase with all pieces on the board: pure middlegame."""
 
 # Pawn, knight, bishop, rook, queen, king: middlegame on the left, endgame on the right.
-_DRAWN = """
+_TABLE_TEXT = """
    0    0    0    0    0    0    0    0   |   0    0    0    0    0    0    0    0
   98  134   61   95   68  126   34  -11   | 178  173  158  134  147  132  165  187
   -6    7   26   31   65   56   25  -20   |  94  100   85   67   56   53   82   84
@@ -72,7 +72,7 @@ _DRAWN = """
  -15   36   12  -54    8  -28   24   14   | -53  -34  -21  -11  -28  -14  -24  -43
 """
 
-_TABLES = np.array(_DRAWN.replace("|", " ").split(), dtype=np.int64).reshape(6, 8, 2, 8)
+_TABLES = np.array(_TABLE_TEXT.replace("|", " ").split(), dtype=np.int64).reshape(6, 8, 2, 8)
 _TABLES = _TABLES.transpose(2, 0, 1, 3).reshape(2, 6, 64) + _VALUES[:, :, None]
 
 MIDDLEGAME = np.ascontiguousarray(_TABLES[0])

@@ -27,7 +27,7 @@ from engine.board.bitboard import (
     lowest,
     popcount,
 )
-from engine.board.movegen import no_moves, pawn_attacks_down, pawn_attacks_up
+from engine.board.movegen import has_no_moves, pawn_attacks_down, pawn_attacks_up
 from engine.board.position import (
     BISHOP,
     KING,
@@ -213,7 +213,7 @@ def static_evaluation(planes: Any, gains: Any) -> Any:
     mine, attacks = _evaluate_side(planes, occupied, phase)
     theirs, answers = _evaluate_side(mirrored, flip(occupied), phase)
     answers = flip(answers)
-    if no_moves(planes):
+    if has_no_moves(planes):
         return np.int64(-MATE) if answers & planes[KING] != EMPTY else np.int64(0)
     score = mine - theirs
     score += _mating_bonus(planes, attacks) if score > 300 else np.int64(0)

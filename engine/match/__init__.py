@@ -43,6 +43,6 @@ class Limit:
         return f"{self.moves}/{self.base:g}" + (f"+{self.increment:g}" if self.increment else "")
 
     @property
-    def timed(self) -> bool:
+    def is_timed(self) -> bool:
         """Whether the moves have a time limit."""
         return self.movetime is not None or self.base is not None

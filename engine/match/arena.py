@@ -18,16 +18,16 @@ import chess
 from chess.engine import Score
 
 from engine.board.rules import ENDINGS, FIFTY, FIFTY_MOVES, MATE, MATERIAL, REPETITION, STALEMATE
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.match import Limit
 from engine.match.openings import Opening
-from engine.match.players import Contestant, MoveRequest, OwnSide, PlayResult
+from engine.match.players import Contestant, LocalSide, MoveRequest, PlayResult
 from engine.match.uci_player import UciSide
 from engine.progress import Stop, never
 
 WIDTH = 64
 """Games at a time between players of this project."""
-PATIENCE = 60.0
+MOVE_TIMEOUT_SECONDS = 60.0
 """Seconds without an answer after which an engine loses, in games without time limits."""
 DRAW = "1/2-1/2"
 
@@ -100,7 +100,7 @@ class MatchGame:
         to_go = None if moves is None else moves - self.made[self.mover] % moves
         return MoveRequest(slot, self.board, clocks, to_go)
 
-    def take(self, result: PlayResult, margin: float) -> None:
+    def apply_result(self, result: PlayResult, margin: float) -> None:
         """Apply the mover's result: play its move, or end the game.
 
         A move may exceed its time by `margin` seconds.
@@ -203,12 +203,12 @@ def play(
     numbers = deque(number for number in range(2 * len(openings)) if number not in finished)
     if not numbers:
         return
-    timed = any(player.limit.timed for player in players)
+    timed = any(player.limit.is_timed for player in players)
     engines = any(player.evaluator is None for player in players)
     if timed:  # a referee that shares a core would delay the engines
-        groups, width = min(len(numbers), concurrency or max(1, cores() - 1)), 1
+        groups, width = min(len(numbers), concurrency or max(1, count_cores() - 1)), 1
     else:
-        suited = 8 * cores() if engines else WIDTH
+        suited = 8 * count_cores() if engines else WIDTH
         groups, width = 1, min(len(numbers), concurrency or suited)
     lock = threading.Lock()
     failed = threading.Event()
@@ -257,13 +257,13 @@ class _Group:
     ) -> None:
         self.openings, self.width, self.margin, self.max_plies = openings, width, margin, max_plies
         self.limits = (players[0].limit, players[1].limit)
-        self.sides: list[OwnSide | UciSide] = []
+        self.sides: list[LocalSide | UciSide] = []
         for player in players:
             if player.evaluator is None:
-                patience = margin if player.limit.timed else PATIENCE
+                patience = margin if player.limit.is_timed else MOVE_TIMEOUT_SECONDS
                 self.sides.append(UciSide(player, width, patience))
             else:
-                self.sides.append(OwnSide(player, width))
+                self.sides.append(LocalSide(player, width))
         self.games: dict[int, MatchGame] = {}
 
     def play(
@@ -309,6 +309,6 @@ class _Group:
         ]
         for slots, answer in answers:
             for slot, result in zip(slots, answer.result(), strict=True):
-                self.games[slot].take(result, self.margin)
+                self.games[slot].apply_result(result, self.margin)
         for slot in sorted(slot for slot, game in self.games.items() if game.end is not None):
             report(self.games.pop(slot).record())

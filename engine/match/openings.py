@@ -24,13 +24,13 @@ from engine.encoding.planes import label_of, planes_of
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
-IMBALANCE = 0.15
+MAX_IMBALANCE = 0.15
 """Maximum |win - loss| at the end of an opening."""
 LINES = 32
 """Number of lines generated per batch."""
 TEMPERATURE = 0.025
 """Difference of win - loss that weighs as much as one nat of the policy."""
-PATIENCE = 20
+MAX_FRUITLESS_BATCHES = 20
 """Consecutive batches without a new balanced line before BookError is raised."""
 
 
@@ -69,13 +69,13 @@ def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8)
     while len(found) < count:
         before = len(found)
         for board, balance in _grow_lines(evaluator, chance, plies):
-            if abs(balance) <= IMBALANCE and any(board.legal_moves) and not board.is_check():
+            if abs(balance) <= MAX_IMBALANCE and any(board.legal_moves) and not board.is_check():
                 opening = Opening(
                     chess.STARTING_FEN, tuple(move.uci() for move in board.move_stack)
                 )
                 found.setdefault(board.epd(), opening)
         fruitless = 0 if len(found) > before else fruitless + 1
-        if fruitless >= (PATIENCE if plies else 1):
+        if fruitless >= (MAX_FRUITLESS_BATCHES if plies else 1):
             raise BookError(
                 f"only {len(found)} balanced openings of {plies} plies were found, but {count} are "
                 f"needed: increase the plies"
@@ -206,8 +206,8 @@ def choose(openings: list[Opening], count: int, *, seed: int = 0) -> list[Openin
     """
     if count > len(openings):
         raise BookError(
-            f"the book has {len(openings)} openings and {count} pairs are to be played: play fewer "
-            f"games, or use a larger book"
+            f"the book has {len(openings)} openings, but {count} pairs of games need one each: "
+            "play fewer games, or use a larger book"
         )
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(openings))
     return [openings[index] for index in order[:count]]

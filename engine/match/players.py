@@ -1,6 +1,6 @@
 """The contestants of a match: this project's players, and UCI engines.
 
-A match plays `width` games at a time, each in a slot. A *side* (`OwnSide` or `UciSide`) is one
+A match plays `width` games at a time, each in a slot. A *side* (`LocalSide` or `UciSide`) is one
 contestant in all of them. Its `games` maps slots to game numbers. It gets the positions of several
 games at once, so that a player evaluates them in one batch. Scores are centipawns, or moves to
 mate, from the mover's view.
@@ -21,10 +21,10 @@ from engine.player.clock import Limits, MoveControl
 from engine.search import SearchConfig
 from engine.search.human import Correction
 
-OVERHEAD = 0.003
-"""Seconds of a timed move that `OwnSide` reserves for the work after the search."""
+OVERHEAD_SECONDS = 0.003
+"""Seconds of a timed move that `LocalSide` reserves for the work after the search."""
 TIMED_NODES = 100_000
-"""Maximum number of nodes of an `OwnSide` tree if time is the only limit."""
+"""Maximum number of nodes of a `LocalSide` tree if time is the only limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +81,7 @@ class PlayResult(NamedTuple):
     """Human-readable details of the fault."""
 
 
-class OwnSide:
+class LocalSide:
     """A contestant of this project: one player with a tree per slot, evaluated in one batch."""
 
     def __init__(
@@ -101,14 +101,14 @@ class OwnSide:
             simulations=search.simulations if human and search else 0,
             temperature=1.0 if human else 0.0,
             seed=contestant.seed,
-            overhead=OVERHEAD,
+            overhead=OVERHEAD_SECONDS,
         )
         self.player = Player(
-            contestant.evaluator, style, games=width, pairs=not self.limit.timed, clock=clock
+            contestant.evaluator, style, games=width, pairs=not self.limit.is_timed, clock=clock
         )
         self.games: dict[int, int] = {}
         """Game numbers by slot; with the seed, they determine noise and sampled moves."""
-        if self.limit.timed:
+        if self.limit.is_timed:
             self.player.prepare()
 
     def close(self) -> None:

@@ -60,13 +60,14 @@ class SprtConfig:
     def __post_init__(self) -> None:
         if not -1000 < self.elo0 < self.elo1 < 1000:
             raise SprtError(
-                f"elo0 = {self.elo0:g} is not below elo1 = {self.elo1:g}, or they are not between "
-                f"-1000 and 1000"
+                f"elo0 must be below elo1, and both between -1000 and 1000, got elo0 = "
+                f"{self.elo0:g} "
+                f"and elo1 = {self.elo1:g}"
             )
         if not (self.alpha > 0 and self.beta > 0 and self.alpha + self.beta < 1):
             raise SprtError(
-                f"alpha = {self.alpha:g} and beta = {self.beta:g} must be above 0, and their sum "
-                f"below 1"
+                "alpha and beta must be above 0 and their sum below 1, got alpha = "
+                f"{self.alpha:g} and beta = {self.beta:g}"
             )
 
     @property

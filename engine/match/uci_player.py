@@ -14,7 +14,7 @@ from contextlib import suppress
 import chess
 import chess.engine
 
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.match import Limit, PlayerError
 from engine.match.players import Contestant, MoveRequest, PlayResult
 
@@ -39,7 +39,7 @@ def start(player: Contestant) -> chess.engine.SimpleEngine:
         engine.configure(dict(player.options))
     except (chess.engine.EngineError, TimeoutError) as error:
         _kill(engine)
-        raise PlayerError(f"{command} refuses its options: {error or 'no answer'}") from error
+        raise PlayerError(f"{command} rejected its options: {error or 'no answer'}") from error
     return engine
 
 
@@ -83,7 +83,7 @@ class UciSide:
         """Game numbers by slot; a slot's process is started at its first move."""
         self.ready: list[int | None] = [None] * width
         """Number of the game that each slot's process is ready for."""
-        self.pool = ThreadPoolExecutor(min(cores(), width), thread_name_prefix="engine")
+        self.pool = ThreadPoolExecutor(min(count_cores(), width), thread_name_prefix="engine")
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Return a move for each request; as many engines as cores think at a time."""

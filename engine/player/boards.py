@@ -2,9 +2,9 @@
 
 import chess
 
-from engine.board.position import FenError, from_fen, parse_fen, playable, to_board
+from engine.board.position import FenError, from_fen, parse_fen, position_from_board, to_board
 
-MOST_MEN = dict(zip(chess.PIECE_TYPES, (8, 2, 2, 2, 1, 1), strict=True))
+INITIAL_PIECE_COUNTS = dict(zip(chess.PIECE_TYPES, (8, 2, 2, 2, 1, 1), strict=True))
 """Initial number of each side's pieces by type."""
 
 
@@ -16,8 +16,8 @@ def parse_playable(fen: str) -> chess.Board:
     rights = " ".join(fen.split()[2:3])
     if set(rights.lower()) & set("abcdefgh") and parse_fen(fen).has_chess960_castling_rights():
         raise FenError(
-            f"{fen[:100]!r} has Chess960 castling rights ({rights[:10]}), but only standard "
-            f"chess is supported: write - for no rights"
+            f"{fen[:100]!r} has Chess960 castling rights ({rights[:10]}), but only standard chess "
+            "is supported: write - if there are none"
         )
     board = to_board(from_fen(fen))
     _check_men(board, fen)
@@ -35,11 +35,11 @@ def check_board(board: chess.Board) -> chess.Board:
     """Return the board, without an invalid en-passant square; raise FenError if unplayable."""
     if type(board) is not chess.Board or board.chess960:
         kind = "Chess960" if type(board) is chess.Board else type(board).__name__
-        raise FenError(f"only standard chess on a chess.Board is supported, not {kind}")
+        raise FenError(f"the board must be a chess.Board of standard chess, not {kind}")
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
         board = board.copy()
         board.ep_square = None
-    playable(board.copy(stack=False), board.fen())
+    position_from_board(board.copy(stack=False), board.fen())
     _check_men(board, board.fen())
     return board
 
@@ -47,10 +47,12 @@ def check_board(board: chess.Board) -> chess.Board:
 def _check_men(board: chess.Board, fen: str) -> None:
     """Raise FenError for more pieces than promotions allow: their moves may overflow arrays."""
     for side in chess.COLORS:
-        men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}
+        men = {kind: len(board.pieces(kind, side)) for kind in INITIAL_PIECE_COUNTS}
         promoted = sum(
-            max(men[kind] - most, 0) for kind, most in MOST_MEN.items() if kind != chess.PAWN
+            max(men[kind] - most, 0)
+            for kind, most in INITIAL_PIECE_COUNTS.items()
+            if kind != chess.PAWN
         )
-        if men[chess.PAWN] + promoted > MOST_MEN[chess.PAWN]:
+        if men[chess.PAWN] + promoted > INITIAL_PIECE_COUNTS[chess.PAWN]:
             side_name = chess.COLOR_NAMES[side]
-            raise FenError(f"no game leads to {fen[:100]!r}: too many pieces of {side_name}")
+            raise FenError(f"impossible position {fen[:100]!r}: {side_name} has too many pieces")

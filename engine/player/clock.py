@@ -36,7 +36,7 @@ PROBES = 20
 """Checks of the root within the soft bound."""
 MIN_SHARE = 0.2
 """Minimum share of the soft bound that a move takes, however clear it is."""
-MOST_SIMULATIONS = 1_000_000_000
+MAX_SIMULATIONS = 1_000_000_000
 """Maximum number of simulations of one tree, whose visits are 32 bits."""
 MAX_LAG = 1.0
 """Maximum lag in seconds; beyond it the clock was probably set by hand."""
@@ -60,7 +60,7 @@ class Limits:
     """Moves until the next time control, including this one; None if there is none."""
 
     @property
-    def timed(self) -> bool:
+    def is_timed(self) -> bool:
         """Whether the move has a time limit."""
         return self.movetime is not None or self.left is not None
 
@@ -118,7 +118,7 @@ class MoveControl:
         """Whether to answer now."""
 
     @property
-    def is_held(self) -> bool:
+    def is_clock_paused(self) -> bool:
         """Whether time limits are suspended, as while pondering."""
         return False
 
@@ -185,7 +185,7 @@ class Pace:
 
     def left(self, bound: float | None, control: MoveControl) -> float:
         """Return the seconds left until a bound of the budget; infinity without a bound."""
-        if bound is None or control.is_held:
+        if bound is None or control.is_clock_paused:
             return inf
         return control.begun + bound - self.clock()
 
@@ -225,7 +225,7 @@ class MoveTimer:
         now = self._pace.clock()
         self._pace.longest_round = max(now - self._last, DECAY * self._pace.longest_round)
         self._last = now
-        due = not self._control.is_held and self._is_due(now)
+        due = not self._control.is_clock_paused and self._is_due(now)
         self.is_over = self._control.stopped or due
         return self.is_over
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from engine.encoding.planes import label_of, planes_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
-from engine.player.clock import MOST_SIMULATIONS, Budget, Limits, MoveControl, MoveTimer, Pace
+from engine.player.clock import MAX_SIMULATIONS, Budget, Limits, MoveControl, MoveTimer, Pace
 from engine.player.lines import Line, Play, read_search
 from engine.player.policy import Answer, Conditions, evaluate, policy_of
 from engine.search import Search, SearchConfig, human
@@ -144,7 +144,7 @@ class Player:
         """Return a move for each request; positions are evaluated in one batch."""
         control = control or MoveControl(self.pace.clock())
         limits = [request.limits for request in requests]
-        assert len(limits) == 1 or not any(one.timed for one in limits), "one game on a clock"
+        assert len(limits) == 1 or not any(one.is_timed for one in limits), "one game on a clock"
         ply = requests[0].board.ply()
         budget = self.pace.budget(limits[0], ply, self.style.overhead)
         if self.style.search is None:
@@ -194,7 +194,7 @@ class Player:
         timer = MoveTimer(self.pace, search, 0, exact, control, choices=2, leaves=1)
         found = human.search_roots(search, roots, wanted, timer)
         ratings_B = np.array([request.conditions.rating or 0 for request in requests])
-        logits_BA = human.correct_logits(roots, found, *correction.at(ratings_B))
+        logits_BA = human.correct_logits(roots, found, *correction.interpolate(ratings_B))
         done = [root.simulations if timer.is_over else wanted for root in found]
         return self._play_answers(requests, (logits_BA, answer[1]), style.temperature, done)
 
@@ -310,7 +310,7 @@ class Player:
             search.start(slot, *position_and_history(board), game=request.game)
         before = search.root(slot).simulations
         leaves = request.leaves or config.leaves
-        if budget.hard is not None and not control.is_held and not request.leaves:
+        if budget.hard is not None and not control.is_clock_paused and not request.leaves:
             leaves = self.pace.leaves(budget, config.leaves)
         choices = len(allowed) or board.legal_moves.count()
         timer = MoveTimer(self.pace, search, slot, budget, control, choices=choices, leaves=leaves)
@@ -318,8 +318,8 @@ class Player:
         def is_over() -> bool:
             return timer() or control.end_round(lambda: self._look(search, request, before, 0.0))
 
-        usual = MOST_SIMULATIONS if request.limits.timed else config.simulations
-        most = MAX_RESTRICTED if allowed else max(MOST_SIMULATIONS - before, 1)
+        usual = MAX_SIMULATIONS if request.limits.is_timed else config.simulations
+        most = MAX_RESTRICTED if allowed else max(MAX_SIMULATIONS - before, 1)
         wanted = min(request.simulations or usual, most)
         if timer():  # run at least one simulation
             wanted = int(before == 0)

@@ -22,7 +22,7 @@ from engine.evaluation.evaluator import Evaluator
 
 Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Logits float32[B, A] by the mover's labels, and win, draw, loss float32[B, W]."""
-MOST_CLOCK, MOST_INCREMENT, MOST_HALFMOVE = 65_534, 254, 255
+MAX_CLOCK, MAX_INCREMENT, MAX_HALFMOVE = 65_534, 254, 255
 SPEEDS = {"bullet": (60, 0), "blitz": (180, 0), "rapid": (600, 0), "classical": (1800, 0)}
 """Time control assumed for each of Lichess's speeds: seconds at the start, and added per move."""
 
@@ -36,7 +36,7 @@ def parse_time_control(text: str) -> tuple[int, int]:
     if found is None:
         names = ", ".join(SPEEDS)
         raise UserError(f"a time control is seconds, such as 180+2, or {names}, not {text[:40]!r}")
-    return min(int(found[1]), MOST_CLOCK), min(int(found[2]), MOST_INCREMENT)
+    return min(int(found[1]), MAX_CLOCK), min(int(found[2]), MAX_INCREMENT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +61,9 @@ class Conditions:
         numbers = {
             "elo": self.rating,
             "opponent_elo": opponent,
-            "clock": _clip(self.clock, MOST_CLOCK),
-            "base": _clip(self.base, MOST_CLOCK) if is_timed else None,
-            "increment": _clip(self.increment, MOST_INCREMENT) if is_timed else None,
+            "clock": _clip(self.clock, MAX_CLOCK),
+            "base": _clip(self.base, MAX_CLOCK) if is_timed else None,
+            "increment": _clip(self.increment, MAX_INCREMENT) if is_timed else None,
         }
         return {name: number for name, number in numbers.items() if number is not None}
 
@@ -86,7 +86,7 @@ def read_columns(
         row: dict[str, Any] = {
             "castling": castling_bits(position),
             "ep_file": en_passant_file(position),
-            "halfmove": min(board.halfmove_clock, MOST_HALFMOVE),
+            "halfmove": min(board.halfmove_clock, MAX_HALFMOVE),
         }
         row |= zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)), strict=True)
         rows.append(row | condition.columns())

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
 from engine.board.movegen import (
     MOVE_PLANES,
-    TYPES,
+    MOVE_TYPES,
+    has_no_moves,
     legal_key,
     legal_planes,
-    no_moves,
     step_target,
 )
 from engine.board.position import COUNTERS, HALFMOVE_MASK, PAWN, Position, from_board, push
-from engine.board.rules import FIFTY_MOVES, GOES_ON, REPETITION, ending_of_position
+from engine.board.rules import FIFTY_MOVES, ONGOING, REPETITION, ending_of_position
 from engine.encoding.planes import LABELS, PLANES
 from engine.search.tree import HISTORY, NO_NODE, TWOFOLD, UNKNOWN, WON, Forest, Int
 
@@ -39,7 +39,7 @@ def list_moves(planes: NDArray[np.uint64], moves: Any) -> None:
     """Write the legal moves of `planes` (uint64[77]) to `moves` (EDGE[M]) as new edges."""
     seventh = planes[PAWN] & (RANK_8 << U(8))
     count = np.int64(0)
-    for kind in range(TYPES):
+    for kind in range(MOVE_TYPES):
         sources = planes[MOVE_PLANES + kind]
         while sources != EMPTY:
             source = lowest(sources)
@@ -59,7 +59,7 @@ def list_moves(planes: NDArray[np.uint64], moves: Any) -> None:
 def examine(
     forest: Forest, slot: Int, position: Position, path: Any, planes: NDArray[np.uint64]
 ) -> Any:
-    """Write a position's planes (uint64[77]); return its ending (or GOES_ON) and its key.
+    """Write a position's planes (uint64[77]); return its ending (or ONGOING) and its key.
 
     `path` int32[D] holds the nodes from the root to its parent; it is empty for the root.
     """
@@ -67,23 +67,23 @@ def examine(
     key = legal_key(position, planes)
     ending = ending_of_position(position, planes, checkers)
     reversible = np.int64(position[COUNTERS] & HALFMOVE_MASK)
-    if ending == GOES_ON and reversible >= 4:
+    if ending == ONGOING and reversible >= 4:
         ending = _repetition(forest, slot, key, path, reversible)
     return ending, key
 
 
 @njit(cache=True, nogil=True)
 def _repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
-    """Return REPETITION (third occurrence), TWOFOLD (second occurrence on the path) or GOES_ON."""
+    """Return REPETITION (third occurrence), TWOFOLD (second occurrence on the path) or ONGOING."""
     on_path, depth = np.int64(0), len(path)
     for index in range(depth - 2, max(np.int64(-1), depth - 1 - reversible), -2):
         if forest.nodes[slot, path[index]].key == key:
             on_path += 1
     if reversible <= depth and on_path == 0:
-        return GOES_ON  # too few reversible plies to reach back before the root
+        return ONGOING  # too few reversible plies to reach back before the root
     if on_path + times_in_history(forest, slot, key) >= 2:
         return REPETITION
-    return TWOFOLD if on_path > 0 else GOES_ON
+    return TWOFOLD if on_path > 0 else ONGOING
 
 
 @njit(cache=True, nogil=True)
@@ -105,7 +105,7 @@ def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> 
         move = forest.edges[slot, edge]
         position[:] = forest.roots[slot]
         play(position, np.int64(move.label), np.int64(move.promotion))
-        if legal_planes(position, planes) > 0 and no_moves(planes):
+        if legal_planes(position, planes) > 0 and has_no_moves(planes):
             move.proof = WON
             found = True
     if found:

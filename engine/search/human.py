@@ -43,7 +43,9 @@ class Correction:
     simulations: int = 64
     """Number of simulations used for the fit."""
 
-    def at(self, ratings_N: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def interpolate(
+        self, ratings_N: NDArray[np.integer]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the weights and sharpness at ratings (0 is unknown), float64[N] each."""
         known_N = np.where(ratings_N > 0, ratings_N, ASSUMED_RATING)
         weights_N = np.interp(known_N, self.ratings, self.weights)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import count_moves
 from engine.board.position import MAX_MOVES, WORDS, Position
-from engine.board.rules import GOES_ON, MATE
+from engine.board.rules import MATE, ONGOING
 from engine.encoding.planes import PLANES
 from engine.search.budget import count_selectable, is_decided
 from engine.search.chess_rules import examine, list_moves, play
@@ -149,7 +149,7 @@ def descend(
     index, depth = np.int64(0), np.int64(0)  # literals would compile the callees twice
     while index >= 0:
         node = forest.nodes[slot, index]
-        if node.proof != UNKNOWN or node.ending != GOES_ON:
+        if node.proof != UNKNOWN or node.ending != ONGOING:
             decisive = node.proof in (WON, LOST)
             value = np.float64(node.proof) if decisive else 0.0
             backup(forest, slot, path, depth, index, value, 1.0 - decisive)
@@ -179,7 +179,7 @@ def descend(
     if index >= 0:
         forest.nodes[slot, index].key = key
         set_ending(forest.nodes[slot, index], ending)
-    if ending != GOES_ON:
+    if ending != ONGOING:
         mated = 1.0 if ending == MATE else 0.0
         backup(forest, slot, path, depth, index, -mated, 1.0 - mated)
         return BACKED_UP, depth, index

@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import U
-from engine.board.movegen import MOVE_PLANES, TYPES, legal_key, legal_planes, no_moves
+from engine.board.movegen import MOVE_PLANES, MOVE_TYPES, has_no_moves, legal_key, legal_planes
 from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES
 from engine.board.rng import dirichlet, uniform
 from engine.board.rules import MATE, STALEMATE
@@ -63,7 +63,7 @@ def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowe
     root = forest.nodes[slot, 0]
     checkers = legal_planes(forest.roots[slot], planes)
     root.key = legal_key(forest.roots[slot], planes)
-    if no_moves(planes):  # a root drawn by another rule is still searched
+    if has_no_moves(planes):  # a root drawn by another rule is still searched
         set_ending(root, MATE if checkers > 0 else STALEMATE)
         root.count = 0
         return False
@@ -113,7 +113,7 @@ def begin_run(
     `noise` bool[N] selects the roots that get noise. `fresh` bool[G] marks the roots not searched
     yet.
     """
-    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    planes = np.empty(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
     for index in range(len(slots)):
         slot = slots[index]
         root = forest.nodes[slot, 0]
@@ -236,7 +236,7 @@ def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
 @njit(cache=True, nogil=True)
 def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -> Any:
     """Play a legal move at the root and keep its subtree; return whether there was one."""
-    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    planes = np.empty(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
     root, game = forest.nodes[slot, 0], forest.slots[slot]
     legal_planes(forest.roots[slot], planes)
     root.key = legal_key(forest.roots[slot], planes)

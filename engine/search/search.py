@@ -15,7 +15,7 @@ from engine.board.bitboard import U
 from engine.board.movegen import count_moves, legal_planes
 from engine.board.position import MAX_MOVES, Position
 from engine.board.rng import seed_stream
-from engine.board.rules import GOES_ON
+from engine.board.rules import ONGOING
 from engine.encoding.planes import LABELS, PLANES, LabelError
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
@@ -26,7 +26,7 @@ from engine.search.results import Root, principal_variation, read_root
 from engine.search.root import advance, begin_run, choose_all, choose_edge, expand_roots
 from engine.search.tree import EDGE, HISTORY, empty_forest, reset_tree
 
-_ALL_MOVES = np.zeros((0, 2), dtype=np.int64)
+_NO_RESTRICTION = np.zeros((0, 2), dtype=np.int64)
 _NO_PATH = np.zeros(0, dtype=np.int32)
 MAX_PLAN = 1 << 16
 """Maximum number of simulations that Sequential Halving plans."""
@@ -47,7 +47,7 @@ class Search:
         seed: int = 0,
     ) -> None:
         if games < 1:
-            raise SearchError(f"a search needs at least one game, not {games}")
+            raise SearchError(f"the number of games must be at least 1, not {games}")
         self.evaluator = evaluator
         self.config = config or SearchConfig()
         """Do not change it: the arrays are sized for it."""
@@ -99,7 +99,7 @@ class Search:
         if answer is not None:
             one = np.array([slot], dtype=np.int64)
             logits_BA, wdl_BW = (np.array(part, np.float32)[None] for part in answer)
-            if expand_roots(self._forest, one, self._round, self._blank, _ALL_MOVES):
+            if expand_roots(self._forest, one, self._round, self._blank, _NO_RESTRICTION):
                 self._evaluate(1, lambda planes_BP: (logits_BA, wdl_BW))
 
     def position(self, slot: int) -> Position:
@@ -112,7 +112,7 @@ class Search:
         Raises LabelError for an illegal move.
         """
         if not is_legal(self._forest.roots[slot], label, promotion):
-            raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
+            raise LabelError(f"label {label} with promotion {promotion} is not a legal move here")
         self._fresh[slot], self._restricted[slot] = True, False
         kept = bool(advance(self._forest, slot, label, promotion, self._spare))
         self._refuse_too_many_moves(slot)
@@ -159,7 +159,9 @@ class Search:
         if (wanted_N < 0).any():
             raise SearchError(f"simulations must be 0 or more, not {wanted_N.min()}")
         noise_N = np.full(len(slots_N), noise, dtype=np.bool_)
-        moves = _ALL_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
+        moves = (
+            _NO_RESTRICTION if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
+        )
         self._reset_restricted(slots_N, moves)
         done_N = np.zeros(len(slots_N), dtype=np.int64)
         rows = expand_roots(self._forest, slots_N, self._round, self._blank, moves)
@@ -184,10 +186,10 @@ class Search:
         slots_N = everything if slots is None else np.asarray(slots, dtype=np.int64)
         if not np.isin(slots_N, everything).all() or len(np.unique(slots_N)) < len(slots_N):
             raise SearchError(
-                f"slots must be different numbers from 0 to {self.games - 1}, not {slots_N}"
+                f"slots must be distinct numbers from 0 to {self.games - 1}, not {slots_N}"
             )
         if not self._started[slots_N].all():
-            raise SearchError("a slot was never started: call `start` first")
+            raise SearchError("a slot has not been started: call `start` first")
         return slots_N
 
     def _reset_restricted(self, slots_N: NDArray[np.int64], moves: NDArray[np.int64]) -> None:
@@ -205,7 +207,8 @@ class Search:
             logits, wdl = evaluator(self._round.planes[:rows])
             if logits.shape != (rows, LABELS) or wdl.shape != (rows, 3):
                 raise SearchError(
-                    f"the evaluator returned shapes {logits.shape} and {wdl.shape} for {rows} rows"
+                    f"the evaluator returned shapes {logits.shape} and {wdl.shape}, but must "
+                    f"return ({rows}, {LABELS}) and ({rows}, 3)"
                 )
             logits, wdl = logits.view(), wdl.view()
             # Some evaluators return read-only arrays. Make all read-only to compile one kernel.
@@ -213,7 +216,7 @@ class Search:
             done = expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
             if done < rows:
                 raise SearchError(
-                    "the evaluator returned NaN or infinity: the network's file may be damaged"
+                    "the evaluator returned NaN or infinity: the network file may be damaged"
                 )
         finally:
             if done < rows:
@@ -255,4 +258,4 @@ class Search:
     def outcome(self, slot: int = 0) -> int | None:
         """Return the ending (engine.board.rules) of a game that is over at its root, or None."""
         ending, _ = examine(self._forest, slot, self._forest.roots[slot], _NO_PATH, self._planes)
-        return None if ending == GOES_ON else int(ending)
+        return None if ending == ONGOING else int(ending)

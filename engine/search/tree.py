@@ -27,7 +27,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.position import MAX_MOVES, WORDS
-from engine.board.rules import GOES_ON, MATE
+from engine.board.rules import MATE, ONGOING
 
 WON, DRAWN, LOST, UNKNOWN = 1, 0, -1, 2
 """Proven results, from the view of the side to move at the node."""
@@ -126,7 +126,7 @@ def new_node(forest: Forest, slot: Int) -> Any:
     node.count = NEW
     node.visits = node.ended = node.in_flight = node.distance = 0
     node.value_sum = node.square_sum = node.draw_sum = node.visited_policy = node.value = 0.0
-    node.proof, node.ending = UNKNOWN, GOES_ON
+    node.proof, node.ending = UNKNOWN, ONGOING
     return index
 
 
@@ -136,7 +136,7 @@ def set_ending(node: Any, ending: Int) -> None:
     node.ending = ending
     if ending == MATE:
         node.proof = LOST
-    elif ending not in (GOES_ON, TWOFOLD):
+    elif ending not in (ONGOING, TWOFOLD):
         node.proof = DRAWN
 
 
@@ -200,7 +200,7 @@ def keep_subtree(forest: Forest, slot: Int, child: Int, spare: Any) -> None:
         forest.nodes[slot, kept] = forest.nodes[slot, index]
         node = forest.nodes[slot, kept]
         if node.ending == TWOFOLD:
-            node.ending = GOES_ON
+            node.ending = ONGOING
         if node.count > 0:
             for edge in range(node.first, node.first + node.count):
                 if forest.edges[slot, edge].child >= 0:

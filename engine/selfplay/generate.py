@@ -187,7 +187,7 @@ def play_games(
     for slot in range(search.games):
         yield from slots.begin(slot, waiting)
     while slots.games and not stop():
-        for slot, game in slots.move():
+        for slot, game in slots.play_moves():
             yield game
             yield from slots.begin(slot, waiting)
 
@@ -216,7 +216,7 @@ class _Slots:
                 return
             yield game.finish(ending)
 
-    def move(self) -> Iterator[tuple[int, Game]]:
+    def play_moves(self) -> Iterator[tuple[int, Game]]:
         """Search and play a move in every game; yield (slot, game) of those that end."""
         slots = np.array(sorted(self.games), dtype=np.int64)
         games = [self.games[slot] for slot in slots.tolist()]

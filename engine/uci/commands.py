@@ -103,7 +103,7 @@ def parse_go(rest: str) -> Go:
         elif word in _NUMBERS:
             number = None if not words or words[0] in _KEYWORDS else _number(words.popleft())
             if number is None:
-                problems.append(f"go: {word} without a number is taken as 0")
+                problems.append(f"go: {word} has no number, using 0")
             values[word] = number or 0
         else:
             problems.append(f"go: skipped {quote(word)}")
@@ -121,14 +121,16 @@ def parse_position(rest: str) -> tuple[str | None, list[str]]:
         return None, moves.split()
     if kind == "fen" and fen:
         return fen, moves.split()
-    raise CommandError(f"position is startpos or fen, not {quote(rest)}")
+    raise CommandError(f"position must be startpos or fen, not {quote(rest)}")
 
 
 def parse_option(rest: str) -> tuple[str, str | None]:
     """Parse the arguments of `setoption` into name and value (None if there is no value)."""
     found = _OPTION.fullmatch(rest)
     if found is None or not found["name"]:
-        raise CommandError(f"setoption needs: name NAME value VALUE, not {quote(rest)}")
+        raise CommandError(
+            f"setoption must be followed by name NAME value VALUE, not {quote(rest)}"
+        )
     return found["name"].strip(), found["value"]
 
 
@@ -169,7 +171,10 @@ class GameState:
             self.refuse()
             board = parse_playable(start)
             if not castling_rights_are_kept(start, board):
-                note = f"castling rights without king and rook at home are dropped: {quote(start)}"
+                note = (
+                    "castling rights without king and rook on their home squares are ignored: "
+                    f"{quote(start)}"
+                )
             self.board, self._start = board, start
         assert self.board is not None, "a game without a position has no start"
         for word in words[len(self._words) :]:
@@ -177,7 +182,9 @@ class GameState:
                 move = self.board.parse_uci(word.lower())
                 label_of(move, self.board.turn)  # raises LabelError for a null move
             except (chess.InvalidMoveError, chess.IllegalMoveError, LabelError):
-                raise CommandError(f"illegal move {quote(word)}: the position is refused") from None
+                raise CommandError(
+                    f"illegal move {quote(word)}: the position is rejected"
+                ) from None
             self.board.push(move)
             self._words.append(word)
         return note

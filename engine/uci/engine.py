@@ -24,7 +24,7 @@ from engine.uci.options import Options, describe_options, set_option
 
 MAX_LINE_BYTES = 1 << 20
 """Maximum length of an input line, bytes; the longest game takes 40,000."""
-PATIENCE = 2.0
+SHUTDOWN_SECONDS = 2.0
 """Seconds to wait for a running search to end at shutdown."""
 POLL_SECONDS = 0.02
 """Seconds between checks for a closed output while waiting for the last answer."""
@@ -101,7 +101,7 @@ class Engine:
             for line in _lines_of(lines):
                 if line is None:
                     self._game.refuse()  # the line may have been a `position`
-                    self._note(f"a line of more than {MAX_LINE_BYTES} bytes is skipped")
+                    self._note(f"skipped a line of more than {MAX_LINE_BYTES} bytes")
                 elif not self._follow(line):
                     self._quit = True
                     break
@@ -282,7 +282,7 @@ class Engine:
         self._tasks.put(None)
         if self._job is not None and not self._job.answered:
             self._job.stop()
-            self._thread.join(PATIENCE)
+            self._thread.join(SHUTDOWN_SECONDS)
 
 
 def _loaded(options: Options) -> tuple[str, int]:

@@ -10,12 +10,12 @@ import chess
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import centipawns
 from engine.player import Conditions, Play, Player, Request, Style
-from engine.player.clock import MOST_SIMULATIONS, MoveControl
+from engine.player.clock import MAX_SIMULATIONS, MoveControl
 from engine.player.lines import win_draw_loss
 from engine.uci.commands import Go, quote
 from engine.uci.options import Options
 
-FIRST_REPORT, LONGEST_WAIT = 0.25, 2.0
+FIRST_REPORT_SECONDS, MAX_REPORT_SECONDS = 0.25, 2.0
 """Seconds before the first report, and the maximum between reports; each wait doubles."""
 PROBE_SECONDS = 0.01
 """Seconds between checks of the root if `go` has a depth or mate."""
@@ -50,11 +50,11 @@ class Job(MoveControl):
         self._say, self._clock = say, clock
         self._wake = threading.Event()
         self._depth = 0
-        self._wait = FIRST_REPORT
-        self._next_report, self._next_probe = begun + FIRST_REPORT, 0.0
+        self._wait = FIRST_REPORT_SECONDS
+        self._next_report, self._next_probe = begun + FIRST_REPORT_SECONDS, 0.0
 
     @property
-    def is_held(self) -> bool:
+    def is_clock_paused(self) -> bool:
         """Whether the answer must wait for `stop` or `ponderhit`, even if it is ready."""
         return not self.stopped and (self.pondering or self.go.infinite)
 
@@ -65,7 +65,7 @@ class Job(MoveControl):
         limits = (go.nodes, go.depth, go.mate, go.movetime, go.wtime, go.btime)
         quick = self.options.style != "search" or self.options.limit_strength
         quick = quick or self.options.simulations > 0 or self.board is None
-        return (quick or any(limit is not None for limit in limits)) and not self.is_held
+        return (quick or any(limit is not None for limit in limits)) and not self.is_clock_paused
 
     def _note(self, text: str) -> None:
         self._say(f"info string {text}")
@@ -85,12 +85,12 @@ class Job(MoveControl):
         """Choose a move and write `bestmove` when the protocol allows it."""
         board, last = self.board, NO_MOVE
         if board is None:
-            self._note("there is no position: the last one was refused")
+            self._note("no position to play: the last one was rejected")
         elif not any(board.legal_moves):
             self._say(f"info depth 0 score {'mate 0' if board.is_check() else 'cp 0'}")
         else:
             last = f"bestmove {' ponder '.join(self._choose(player, board, debug))}"
-        while self.is_held:
+        while self.is_clock_paused:
             self._wake.wait()
             self._wake.clear()
         self.answered = True
@@ -101,10 +101,10 @@ class Job(MoveControl):
         now = self._clock()
         if now >= self._next_report:
             self._report(look())
-            self._wait = min(2 * self._wait, LONGEST_WAIT)
+            self._wait = min(2 * self._wait, MAX_REPORT_SECONDS)
             self._next_report = now + self._wait
         go = self.go
-        if (go.depth is None and go.mate is None) or self.is_held or now < self._next_probe:
+        if (go.depth is None and go.mate is None) or self.is_clock_paused or now < self._next_probe:
             return False
         self._next_probe = now + PROBE_SECONDS
         play = look()
@@ -129,7 +129,7 @@ class Job(MoveControl):
             except Exception as error:  # noqa: BLE001 - a game is worth more than a traceback
                 one.reset()
                 reason = f"{type(error).__name__}: {quote(str(error), 300)}"
-                self._note(f"error, a simpler move is played: {reason}")
+                self._note(f"the search failed, playing a simpler move: {reason}")
                 for line in traceback.format_exc().splitlines() if debug else ():
                     self._note(line)
         return [next(iter(board.legal_moves)).uci()]
@@ -141,18 +141,18 @@ class Job(MoveControl):
             temperature=options.temperature, seed=options.seed, overhead=options.overhead / 1000
         )
         if aim is None and options.style == "search":
-            return replace(style, search=options.search())
+            return replace(style, search=options.search_config())
         style = replace(style, book=getattr(evaluator, "book", {}))
         rating = options.played_rating
         if rating and "elo" not in getattr(evaluator, "columns", {}):
-            self._note(f"Rating {rating} changes no probabilities: the network has no rating input")
+            self._note(f"Rating {rating} has no effect: the network has no rating input")
         if aim is None:
             return style
         correction = getattr(evaluator, "corrections", {}).get(aim)
         if correction is None:
             self._note(
-                "the policy alone is played: `fianchetto calibrate` fits human search to this "
-                "network"
+                "playing by the policy alone: run `fianchetto calibrate` to fit human search to "
+                "this network"
             )
         simulations = options.simulations
         return replace(style, temperature=1.0, correction=correction, simulations=simulations)
@@ -165,12 +165,12 @@ class Job(MoveControl):
             try:
                 wanted.add(board.parse_uci(word.lower()))
             except ValueError:
-                self._note(f"searchmoves: {quote(word)} is not legal here")
+                self._note(f"searchmoves: {quote(word)} is not a legal move in this position")
         allowed = [move for move in legal if move in wanted]
         limits = go.limits(board.turn == chess.WHITE)
         base, increment = options.time_control or (self.base, limits.increment)
         rating = options.played_rating or None
-        bounds = [MOST_SIMULATIONS, *([max(go.nodes, 1)] if go.nodes is not None else [])]
+        bounds = [MAX_SIMULATIONS, *([max(go.nodes, 1)] if go.nodes is not None else [])]
         bounds += [options.simulations] if options.simulations and not go.infinite else []
         bounds += [1] if go.mate is not None and go.mate < 1 else []  # no such mate exists
         return Request(

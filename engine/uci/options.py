@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.errors import UserError
 from engine.player.policy import SPEEDS
 from engine.search import SearchConfig
@@ -14,7 +14,7 @@ from engine.search.human import Aim
 from engine.search.tree import tree_bytes
 from engine.uci.commands import quote
 
-NOTHING = "<empty>"
+EMPTY_STRING = "<empty>"
 """The protocol's notation of an empty string."""
 
 LADDER = ((1000, 900), (1400, 1120), (1800, 1320), (2200, 1700), (2600, 1860))
@@ -27,18 +27,18 @@ class OptionError(UserError):
     """An unknown option or an invalid value."""
 
 
-class Row(NamedTuple):
+class OptionSpec(NamedTuple):
     """Protocol description of an option: name, and bounds of a number or choices of a text."""
 
     name: str
-    least: float = 0
-    most: float = 0
+    minimum: float = 0
+    maximum: float = 0
     choices: tuple[str, ...] = ()
 
 
 def _option(default: Any, *row: Any) -> Any:
     """Return a field of Options with its default and Row."""
-    return field(default=default, metadata={"row": Row(*row)})
+    return field(default=default, metadata={"row": OptionSpec(*row)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +90,7 @@ class Options:
     @property
     def usable_threads(self) -> int:
         """Threads for the network, limited to the cores, since starting 1,000 takes a minute."""
-        return min(self.threads, cores())
+        return min(self.threads, count_cores())
 
     @property
     def human(self) -> Aim | None:
@@ -112,18 +112,22 @@ class Options:
         ratings, levels = zip(*LADDER, strict=True)
         return round(float(np.interp(self.elo, levels, ratings)))
 
-    def search(self) -> SearchConfig:
+    def search_config(self) -> SearchConfig:
         """Return the search configuration; its `leaves` is the maximum per round."""
-        return SearchConfig(nodes=nodes_in(self.hash << 20), c_puct=self.c_puct, leaves=self.leaves)
+        return SearchConfig(
+            nodes=max_nodes_in(self.hash << 20), c_puct=self.c_puct, leaves=self.leaves
+        )
 
 
-def nodes_in(memory: int) -> int:
+def max_nodes_in(memory: int) -> int:
     """Return how many nodes fit in `memory` bytes, including scratch memory; at least 256."""
     fixed = 2 * tree_bytes(0)
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
 
-ROWS: dict[str, Row] = {option.name: option.metadata["row"] for option in fields(Options)}
+OPTION_SPECS: dict[str, OptionSpec] = {
+    option.name: option.metadata["row"] for option in fields(Options)
+}
 """Protocol descriptions by field name."""
 _TYPES = {int: "spin", bool: "check", str: "string", float: "string"}
 
@@ -131,11 +135,11 @@ _TYPES = {int: "spin", bool: "check", str: "string", float: "string"}
 def describe_options(options: Options) -> list[str]:
     """Return the `option` lines, with `options` as defaults."""
     lines = []
-    for field_name, row in ROWS.items():
+    for field_name, row in OPTION_SPECS.items():
         value = getattr(options, field_name)
         kind = "combo" if row.choices else _TYPES[type(value)]
-        text = str(value).lower() if kind == "check" else str(value) or NOTHING
-        bounds = f" min {row.least:.0f} max {row.most:.0f}" if kind == "spin" else ""
+        text = str(value).lower() if kind == "check" else str(value) or EMPTY_STRING
+        bounds = f" min {row.minimum:.0f} max {row.maximum:.0f}" if kind == "spin" else ""
         bounds += "".join(f" var {choice}" for choice in row.choices)
         lines.append(f"option name {row.name} type {kind} default {text}{bounds}")
     return lines
@@ -143,30 +147,32 @@ def describe_options(options: Options) -> list[str]:
 
 def set_option(options: Options, name: str, value: str | None) -> Options:
     """Return the options with one changed, or raise OptionError; names ignore case."""
-    for field_name, row in ROWS.items():
+    for field_name, row in OPTION_SPECS.items():
         if row.name.lower() == name.lower():
             parsed = _parse(row, type(getattr(options, field_name)), value or "")
             return replace(options, **{field_name: parsed})
     raise OptionError(f"no such option: {quote(name)}")
 
 
-def _parse(row: Row, kind: type, text: str) -> Any:
+def _parse(row: OptionSpec, kind: type, text: str) -> Any:
     if row.choices:
         if text.lower() not in row.choices:
-            raise OptionError(f"{row.name} is one of {', '.join(row.choices)}, not {quote(text)}")
+            raise OptionError(
+                f"{row.name} must be one of {', '.join(row.choices)}, not {quote(text)}"
+            )
         return text.lower()
     if kind is str:
-        return "" if text == NOTHING else text
+        return "" if text == EMPTY_STRING else text
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise OptionError(f"{row.name} is true or false, not {quote(text)}")
+            raise OptionError(f"{row.name} must be true or false, not {quote(text)}")
         return text.lower() == "true"
     try:
         number = kind(text)
     except ValueError:
         number = math.nan
-    if not row.least <= number <= row.most:
+    if not row.minimum <= number <= row.maximum:
         raise OptionError(
-            f"{row.name} is between {row.least:.0f} and {row.most:.0f}, not {quote(text)}"
+            f"{row.name} must be between {row.minimum:.0f} and {row.maximum:.0f}, not {quote(text)}"
         )
     return number

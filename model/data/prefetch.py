@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from engine.cores import cores
+from engine.cores import count_cores
 from model.data.rows import Batch
 from model.network.encoder import Rows
 
@@ -33,7 +33,7 @@ def count_threads(device: torch.device, threads: int, processes: int) -> int:
     """
     if device.type == "cpu":
         return 1
-    return max(1, min(MAX_THREADS, (threads or cores()) // processes - 1))
+    return max(1, min(MAX_THREADS, (threads or count_cores()) // processes - 1))
 
 
 class Prefetcher:

@@ -20,7 +20,7 @@ from engine.board.rng import GOLDEN, mix
 from engine.encoding.attacks import attack_planes
 from engine.encoding.move_vocabularies import vocabulary
 from engine.encoding.planes import PIECE_PLANES, PLANES
-from engine.encoding.views import LAST_MOVES, require, view
+from engine.encoding.views import LAST_MOVES, require_columns, view
 from engine.evaluation.move_features import FEATURES, legal_move_features
 from model.network.encoder import CLOCKS, CONDITIONS, NO_MOVE, RATINGS, UNKNOWN, Rows, to_tensor
 from model.network.preset import Preset
@@ -72,7 +72,7 @@ def load_rows(
     batch lacks a column that the preset reads.
     """
     names = input_columns(preset)
-    require(names, batch, f"the preset {preset.name!r}")
+    require_columns(names, batch, f"the preset {preset.name!r}")
     columns = {"planes": to_bytes(batch["planes"])}
     columns |= {name: to_tensor(batch[name].astype(np.int64)) for name in names}
     if view(preset.view).attacks:
@@ -143,7 +143,7 @@ def hash_step(seed: int, step: int) -> int:
     return int(words[0]) >> 32
 
 
-def hide(rows: Rows, names: tuple[str, ...], draw: int | Tensor) -> Rows:
+def hide_columns(rows: Rows, names: tuple[str, ...], draw: int | Tensor) -> Rows:
     """Set ratings, clocks or last moves to unknown in some rows, for the columns in `names`.
 
     Rows are selected by a 32-bit hash of (game, ply, draw) with the finalizer of MurmurHash3. The

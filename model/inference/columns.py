@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from engine.encoding.inferred import INFERRED, infer_columns
 from engine.encoding.planes import LABELS, legal_mask
 from engine.errors import UserError
-from engine.json_files import check
+from engine.json_files import validate_content
 from engine.search.human import Aim, Correction
 from model.card import HumanSearch
 
@@ -27,9 +27,9 @@ Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Policy logits by label, float32 `[B, 4096]`, and win, draw, loss, float32 `[B, 3]`, both for the
 side to move."""
 
-LARGEST_BATCH = 2048
+MAX_BATCH_ROWS = 2048
 """Maximum rows of one batch, to bound memory."""
-LARGEST_CONDITION = 65_535
+MAX_CONDITION = 65_535
 """Maximum rating, and clock in seconds: the columns are uint16."""
 
 
@@ -46,11 +46,12 @@ def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[
     for column in conditions:
         if column not in columns:
             raise ConditionError(
-                f"{name} does not read {column!r}: it reads {', '.join(columns) or 'only planes'}"
+                f"{name} has no input {column!r}: its inputs are "
+                f"{', '.join(columns) or 'the planes only'}"
             )
-        if not 0 <= conditions[column] <= LARGEST_CONDITION:
+        if not 0 <= conditions[column] <= MAX_CONDITION:
             raise ConditionError(
-                f"{column} is {conditions[column]}, but must be from 0 to {LARGEST_CONDITION}"
+                f"{column} is {conditions[column]}, but must be from 0 to {MAX_CONDITION}"
             )
 
 
@@ -70,10 +71,10 @@ def fill_columns(
 
 
 def evaluate_in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: str) -> Answer:
-    """Evaluate rows in batches of at most LARGEST_BATCH; errors use the network's `name`."""
+    """Evaluate rows in batches of at most MAX_BATCH_ROWS; errors use the network's `name`."""
     answers = []
-    for start in range(0, len(rows["planes"]), LARGEST_BATCH):
-        batch = {column: values[start : start + LARGEST_BATCH] for column, values in rows.items()}
+    for start in range(0, len(rows["planes"]), MAX_BATCH_ROWS):
+        batch = {column: values[start : start + MAX_BATCH_ROWS] for column, values in rows.items()}
         answers.append(evaluate(batch))
         check_answer(answers[-1], batch["planes"], name)
     if len(answers) == 1:
@@ -88,15 +89,15 @@ def check_answer(answer: Answer, planes_BP: NDArray[np.uint64], name: str) -> No
     logits_BL, wdl_B3 = answer
     if logits_BL.shape != (len(planes_BP), LABELS) or wdl_B3.shape != (len(planes_BP), 3):
         raise AnswerError(
-            f"{name} returned arrays of shapes {logits_BL.shape} and {wdl_B3.shape}: export it "
-            f"again"
+            f"{name} returned shapes {logits_BL.shape} and {wdl_B3.shape}, but must return "
+            f"{len(planes_BP), LABELS} and {len(planes_BP), 3}: export it again"
         )
     finite_BL = np.isfinite(logits_BL)
     if not finite_BL.all():  # rare: most networks have finite logits for illegal moves too
         finite_BL |= np.isneginf(logits_BL) & ~legal_mask(planes_BP)
     if not (finite_BL.all() and np.isfinite(wdl_B3).all()):
         raise AnswerError(
-            f"{name} answers with NaN or infinity: training diverged, or the file is damaged; "
+            f"{name} returned NaN or infinity: training diverged, or the file is damaged; "
             f"train it or copy it again"
         )
 
@@ -106,6 +107,6 @@ def read_corrections(path: Path, card: Mapping[str, Any], refusal: type[UserErro
     entry = card.get("human_search")
     if entry is None:
         return {}
-    check(path, entry, HumanSearch, refusal)
+    validate_content(path, entry, HumanSearch, refusal)
     aims: tuple[Aim, ...] = ("likelihood", "strength")
     return {aim: Correction(**entry[aim], simulations=entry["simulations"]) for aim in aims}

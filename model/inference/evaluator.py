@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.card import read_book
-from model.checkpoint import CARD, CardError, load
+from model.checkpoint import CARD_FILE, CardError, load
 from model.data.rows import Batch, column_defaults, copy_to, load_rows, pad_rows
 from model.inference.columns import (
-    LARGEST_BATCH,
+    MAX_BATCH_ROWS,
     Answer,
     Corrections,
     Rows,
@@ -33,7 +33,7 @@ from model.network.memory import memory_errors
 from model.network.network import Network
 from model.training.precision import autocast, device_for, dtype_for
 
-SIZES = (1, 8, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, LARGEST_BATCH)
+SIZES = (1, 8, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, MAX_BATCH_ROWS)
 """Rows of a padded batch on a GPU."""
 CPU = torch.device("cpu")
 
@@ -106,6 +106,6 @@ def evaluator(directory: Path, *, device: str = "auto", amp: str = "auto") -> Ne
     """Load a checkpoint as an evaluator. Raises CheckpointError as `model.checkpoint.load` does."""
     network, card = load(directory)
     found = NetworkEvaluator(network, device=device, amp=amp)
-    found.corrections = read_corrections(directory / CARD, card, CardError)
+    found.corrections = read_corrections(directory / CARD_FILE, card, CardError)
     found.book = read_book(card)
     return found

@@ -24,7 +24,7 @@ from engine.encoding.planes import ENCODING_VERSION, legal_mask, moves_hash
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION
 from engine.progress import Progress, Tick, silent
-from engine.temporaries import name_path
+from engine.temporaries import add_path_to_errors
 from model.card import ONNX
 from model.checkpoint import load, save_export, write_atomically
 from model.data.rows import Batch, blank_rows, column_defaults
@@ -86,7 +86,7 @@ def _shifts() -> dict[Any, Any]:
     }
 
 
-def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
+def _write_graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     """Write a network as an ONNX file."""
     import onnx
 
@@ -114,7 +114,7 @@ def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     for part in (model.graph, *model.graph.node, *model.graph.value_info):
         part.ClearField("metadata_props")  # stack traces with this machine's paths
     onnx.helper.set_model_props(model, {METADATA: json.dumps(card)})
-    with name_path(path):
+    with add_path_to_errors(path):
         path.write_bytes(model.SerializeToString())
 
 
@@ -151,7 +151,7 @@ def export(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ONNX
         progress(Tick(0, 1, "graph traced"))  # takes most of the time; torch reports no progress
-        _graph(network, card, path)
+        _write_graph(network, card, path)
         if calibration is not None:
             progress(Tick(0, 1, "layers scaled"))
             path = _quantize_graph(network, path, calibration)
@@ -235,7 +235,7 @@ def _check(found: Mapping[str, float], directory: Path, *, integers: bool) -> No
     policy, score = found["policy_divergence"], found["score_difference"]
     if integers and not (policy <= INT8_DIVERGENCE and score <= INT8_VALUE):
         raise ExportError(
-            f"{directory} in 8-bit integers: the policy is off by {policy:.2g} nats (at most "
-            f"{INT8_DIVERGENCE}), the expected score by {score:.2g} (at most {INT8_VALUE}): "
-            f"export it without --int8, or use other --positions"
+            f"{directory} loses too much accuracy in 8-bit integers: its policy differs by "
+            f"{policy:.2g} nats (maximum {INT8_DIVERGENCE}) and its expected score by {score:.2g} "
+            f"(maximum {INT8_VALUE}); export it without --int8, or try other --positions"
         )

@@ -22,8 +22,8 @@ from engine.encoding.attacks import attack_planes
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
-from engine.json_files import check, parse_json, read_json, shown
-from model.card import CARD, ONNX, Exported, FileEntry, Openings, read_book
+from engine.json_files import parse_json, read_json, safe_text, validate_content
+from model.card import CARD_FILE, ONNX, Exported, FileEntry, Openings, read_book
 from model.inference.columns import (
     Answer,
     Corrections,
@@ -68,7 +68,7 @@ class OnnxEvaluator:
                 return onnxruntime.InferenceSession(data, options, providers=cpu)
             except self._refusals as error:
                 raise OnnxError(
-                    f"{path} cannot be opened as an ONNX network: {shown(str(error), 200)}"
+                    f"{path} cannot be opened as an ONNX network: {safe_text(str(error), 200)}"
                 ) from error
 
         self.session, self.threads = open_session(threads), threads
@@ -125,7 +125,7 @@ class OnnxEvaluator:
             logits_BL, wdl_B3 = self.session.run(None, self.inputs(rows))
         # ValueError: the graph has other inputs or outputs than an export
         except (*self._refusals, ValueError) as error:
-            raise OnnxError(f"{self._path} cannot be run: {shown(str(error), 200)}") from error
+            raise OnnxError(f"{self._path} cannot be run: {safe_text(str(error), 200)}") from error
         return logits_BL, wdl_B3
 
 
@@ -143,19 +143,20 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
     try:
         card: dict[str, Any] = parse_json(text)
     except ValueError as error:
-        raise OnnxError(f"{path}: metadata is not JSON: {shown(str(error), 200)}") from error
-    check(path, card, Exported, OnnxError, hint=": export it again")
+        raise OnnxError(f"{path}: metadata is not JSON: {safe_text(str(error), 200)}") from error
+    validate_content(path, card, Exported, OnnxError, hint=": export it again")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
         raise OnnxError(f"{path} was exported for different planes or labels: export it again")
     if card["move_features_version"] not in (0, FEATURES_VERSION):
         raise OnnxError(
-            f"{path} was exported for a different version of the move features: train it again"
+            f"{path} was exported for a different version of the move features: train the network "
+            "again"
         )
     return card
 
 
 def _read(path: Path, sha256: str | None) -> bytes:
-    """Return a file's bytes; OnnxError if it is too large or has another hash."""
+    """Return a file's bytes; OnnxError if it is too large or its hash differs."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise OnnxError(
@@ -165,10 +166,7 @@ def _read(path: Path, sha256: str | None) -> bytes:
     except OSError as error:
         raise OnnxError(f"{path} cannot be opened as an ONNX network: {error.strerror}") from error
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise OnnxError(
-            f"{path} is not the file that {CARD} describes (its hash differs): copy or export it "
-            "again"
-        )
+        raise OnnxError(f"{path} does not match its hash in {CARD_FILE}: copy or export it again")
     return data
 
 
@@ -181,11 +179,11 @@ def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
     """Open the exported network beside a checkpoint's card; OnnxError if there is none."""
     found = find_export(directory, threads=threads)
     if found is None:
-        named = f"{CARD} names no {ONNX} for these weights"
+        named = f"{CARD_FILE} lists no {ONNX} for these weights"
         why = named if (directory / ONNX).exists() else f"there is no {ONNX}"
         raise OnnxError(
-            f"{directory}: {why}; `fianchetto export --int8 --checkpoint {directory} --positions "
-            f"DATASET` writes one"
+            f"{directory}: {why}; create it with `fianchetto export --int8 --checkpoint "
+            f"{directory} --positions DATASET`"
         )
     return found
 
@@ -200,19 +198,18 @@ def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
     if not (directory / ONNX).exists():
         return None
     try:
-        card = read_json(directory / CARD, OnnxError)
+        card = read_json(directory / CARD_FILE, OnnxError)
         weights, entry = card["files"]["weights"]["sha256"], card["files"]["onnx"]
     # loading the checkpoint reports the card's error
     except (OnnxError, OSError, KeyError, TypeError):
         return None
-    check(directory / CARD, entry, FileEntry, OnnxError)
+    validate_content(directory / CARD_FILE, entry, FileEntry, OnnxError)
     found = OnnxEvaluator(directory / ONNX, threads=threads, sha256=entry["sha256"])
     if found.card["weights_sha256"] != weights:
         raise OnnxError(
-            f"{directory / ONNX} was exported from other weights than those in {CARD}: export it "
-            f"again"
+            f"{directory / ONNX} was not exported from the weights in {CARD_FILE}: export it again"
         )
-    found.corrections = read_corrections(directory / CARD, card, OnnxError)
-    check(directory / CARD, card, Openings, OnnxError)
+    found.corrections = read_corrections(directory / CARD_FILE, card, OnnxError)
+    validate_content(directory / CARD_FILE, card, Openings, OnnxError)
     found.book = read_book(card)
     return found

@@ -74,13 +74,13 @@ def _require_playable(preset: Preset) -> None:
     for field, value in PLAYED.items():
         if getattr(preset, field) != value:
             raise ExportError(
-                f"the page plays networks like fianchetto-human only, with {field} {value!r}: "
-                f"{preset.name} has {getattr(preset, field)!r}"
+                f"the web page can only play networks like fianchetto-human, with {field} "
+                f"{value!r}: {preset.name} has {getattr(preset, field)!r}"
             )
     if not preset.move_features_width:
         raise ExportError(
-            f"the page plays networks like fianchetto-human only: {preset.name} reads no move "
-            "features"
+            f"the web page can only play networks like fianchetto-human: {preset.name} has no "
+            "move features"
         )
 
 

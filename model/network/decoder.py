@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.board.movegen import MOVE_PLANES, TYPES
+from engine.board.movegen import MOVE_PLANES, MOVE_TYPES
 from engine.board.position import PAWN
 from engine.encoding.move_vocabularies import NONE, UNDER_PROMOTIONS, index_of, vocabulary
 from engine.encoding.planes import LABELS, TURN_PLANE, steps
@@ -31,9 +31,9 @@ from model.network.blocks import ACTIVATIONS, Float32, Norm, board_mean, conv3
 from model.network.encoder import ENCODED, SQUARES, Moves, list_bits, list_squares, to_tensor
 from model.network.preset import Preset
 
-PROMOTING = 24
+PROMOTING_LABELS = 24
 """Number of promoting labels: three directions from each of eight files."""
-UNDER = len(UNDER_PROMOTIONS) * PROMOTING
+UNDER_PROMOTION_COUNT = len(UNDER_PROMOTIONS) * PROMOTING_LABELS
 """Number of under-promotions, which follow the 4096 labels."""
 
 
@@ -56,8 +56,10 @@ def label_order(name: str) -> NDArray[np.int64]:
     order_A = np.full(moves.size, NONE, dtype=np.int64)
     order_A[:LABELS] = moves.index[:, 0]
     if moves.under_promotions:
-        planes = LABELS + 64 * np.arange(UNDER // 8)  # by piece and direction
-        order_A[LABELS : LABELS + UNDER] = (planes[:, None] + np.arange(8, 16)).ravel()
+        planes = LABELS + 64 * np.arange(UNDER_PROMOTION_COUNT // 8)  # by piece and direction
+        order_A[LABELS : LABELS + UNDER_PROMOTION_COUNT] = (
+            planes[:, None] + np.arange(8, 16)
+        ).ravel()
     order_A[order_A == NONE] = np.setdiff1d(np.arange(moves.size), order_A)
     return order_A
 
@@ -100,13 +102,13 @@ def _can_promote(bytes_BPY: Tensor) -> Tensor:
 
 def legal_labels(bytes_BPY: Tensor, size: int = LABELS) -> Tensor:
     """Return which labels are legal moves, bool `[B, A]`, from planes as bytes `[B, P, Y]`."""
-    moves_BTY = bytes_BPY[:, MOVE_PLANES : MOVE_PLANES + TYPES].contiguous()
+    moves_BTY = bytes_BPY[:, MOVE_PLANES : MOVE_PLANES + MOVE_TYPES].contiguous()
     bits_BTYX = (moves_BTY[..., None] >> list_bits(bytes_BPY.device)) & 1
     legal_BL = bits_BTYX.view(torch.bool).view(-1, LABELS)
     if size == LABELS:
         return legal_BL
     under_BU = legal_BL[:, _promoting_labels(bytes_BPY.device)] & _can_promote(bytes_BPY)
-    never_B = legal_BL.new_zeros(legal_BL.shape[0], size - LABELS - UNDER)
+    never_B = legal_BL.new_zeros(legal_BL.shape[0], size - LABELS - UNDER_PROMOTION_COUNT)
     return torch.cat((legal_BL, under_BU.repeat(1, len(UNDER_PROMOTIONS)), never_B), 1)
 
 
@@ -129,7 +131,7 @@ def merge_promotions(logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
         return logits_BL
     labels_U = _promoting_labels(logits_BA.device)
     queen_BU = logits_BL[:, labels_U]
-    under = logits_BA[:, LABELS : LABELS + UNDER].chunk(len(UNDER_PROMOTIONS), 1)
+    under = logits_BA[:, LABELS : LABELS + UNDER_PROMOTION_COUNT].chunk(len(UNDER_PROMOTIONS), 1)
     every_BU = torch.stack((queen_BU, *under)).logsumexp(0)
     merged_BU = torch.where(_can_promote(bytes_BPY), every_BU, queen_BU)
     return logits_BL.index_copy(1, labels_U, merged_BU)
@@ -225,7 +227,7 @@ class MoveHead(nn.Module):
             nn.Conv2d(row.width, row.move_features_width, 1, bias=False) for _ in range(2)
         )
         self.move_features = nn.Linear(ENCODED, row.move_features_width)
-        self.kinds = nn.Embedding(TYPES, row.move_features_width)
+        self.kinds = nn.Embedding(MOVE_TYPES, row.move_features_width)
         self.weight = Float32(nn.Linear(row.move_features_width, 1))
         nn.init.normal_(self.kinds.weight, std=0.1)
         self.compare = Comparison(row.move_features_width)

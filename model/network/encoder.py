@@ -32,9 +32,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.board.movegen import TYPES
+from engine.board.movegen import MOVE_TYPES
 from engine.encoding.planes import LABELS
-from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE, View, counters, packed, view
+from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE, View, counters, pack_view_planes, view
 from engine.evaluation.move_features import CHECK, LEAVES, RISKS, STANDS, TAKES, TARGET
 from model.network.preset import Preset
 
@@ -45,9 +45,9 @@ columns that the preset reads, int64 `[B]`; `attacks`, uint8 `[B, 12, 8]`, if th
 row * 4096 + label, or NO_MOVE in padding."""
 NO_MOVE = -1
 SQUARES = 64
-PIECE = 30
+MINOR_PIECE_UNITS = 30
 """Smallest gain or loss that counts as a minor piece, in tens of centipawns."""
-SCALE = 50.0
+UNITS_PER_PIECE = 50.0
 """Gain or loss that is encoded as 1, in tens of centipawns."""
 ENCODED = 3 * CHECK + 5
 
@@ -105,7 +105,7 @@ def encode(preset: Preset, rows: Rows) -> Inputs:
     """Encode rows for a preset's trunk, in autocast's dtype if enabled."""
     names = CONDITIONS[preset.condition]
     return Inputs(
-        draw_planes(view(preset.view), rows, _arithmetic(rows["planes"].device.type)),
+        expand_planes(view(preset.view), rows, _arithmetic(rows["planes"].device.type)),
         encode_conditions(rows, names) if names else None,
         Moves(rows) if preset.move_features_width else None,
     )
@@ -142,11 +142,11 @@ def unpack_planes(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
     return bits_BYXP.to(dtype).permute(0, 3, 1, 2)
 
 
-def draw_planes(shown: View, rows: Rows, dtype: torch.dtype) -> Tensor:
+def expand_planes(shown: View, rows: Rows, dtype: torch.dtype) -> Tensor:
     """Return all planes of a view unpacked, `[B, P, Y, X]`, channels last."""
     device = rows["planes"].device
     tables: Callable[[str], Tensor] = lambda array: _table(shown.name, array, device)  # noqa: E731
-    pictures_BPYX = unpack_planes(packed(shown, rows, torch, tables), dtype)
+    pictures_BPYX = unpack_planes(pack_view_planes(shown, rows, torch, tables), dtype)
     if not shown.counters:
         return pictures_BPYX
     constant_BPYX = counters(shown, rows, torch).to(dtype)[:, :, None, None].expand(-1, -1, 8, 8)
@@ -211,7 +211,12 @@ def encode_features(features_MF: Tensor) -> Tensor:
         features_MF[:, index] for index in (TAKES, RISKS, LEAVES, STANDS, CHECK)
     )
     flags = (takes > risks, takes < risks, leaves < stands, check > 0, check > 1)
-    parts = (amounts_MF / SCALE, amounts_MF > 0, amounts_MF >= PIECE, torch.stack(flags, -1))
+    parts = (
+        amounts_MF / UNITS_PER_PIECE,
+        amounts_MF > 0,
+        amounts_MF >= MINOR_PIECE_UNITS,
+        torch.stack(flags, -1),
+    )
     return torch.cat([part.float() for part in parts], -1)
 
 
@@ -240,7 +245,7 @@ class MoveFeatureStem(nn.Module):
     def __init__(self, row: Preset) -> None:
         super().__init__()
         self.move_features = nn.Linear(ENCODED, 2 * row.width)
-        self.kinds = nn.Embedding(TYPES, 2 * row.width)
+        self.kinds = nn.Embedding(MOVE_TYPES, 2 * row.width)
         nn.init.normal_(self.kinds.weight, std=0.1)
 
     def forward(self, x_BCYX: Tensor, moves: Moves) -> Tensor:

@@ -32,4 +32,4 @@ def memory_errors(work: str, remedy: str) -> Iterator[None]:
         is_plain = is_panic or isinstance(error, (RuntimeError, SystemError))
         if not isinstance(error, MemoryError) and not (is_plain and has_sign):
             raise
-        raise OutOfMemoryError(f"{work} needs more memory than there is: {remedy}") from error
+        raise OutOfMemoryError(f"not enough memory for {work}: {remedy}") from error

@@ -127,6 +127,6 @@ def build(preset: Preset, seed: int) -> Network:
     return network
 
 
-def parameters(network: nn.Module) -> int:
+def count_parameters(network: nn.Module) -> int:
     """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in network.parameters())

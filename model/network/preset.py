@@ -8,7 +8,7 @@ from pydantic import Field
 from engine.encoding.move_vocabularies import vocabulary
 from engine.encoding.views import view
 from engine.errors import UserError
-from engine.json_files import shown
+from engine.json_files import safe_text
 from model.settings import settings
 
 
@@ -95,12 +95,15 @@ class Preset:
             ),
             (attends and self.heads and self.width % self.heads, "heads must divide width"),
             (attends and self.gate != "none", "attention has no gate: set gate='none'"),
-            (self.gate != "none" and not self.squeeze, "a gate needs squeeze, its hidden units"),
+            (
+                self.gate != "none" and not self.squeeze,
+                "gate needs squeeze, the number of its hidden units",
+            ),
             (
                 self.condition != "none" and not self.condition_width,
-                "a condition needs condition_width, its hidden units",
+                "condition needs condition_width, the number of its hidden units",
             ),
-            (self.policy == "linear" and not self.policy_width, "linear needs policy_width"),
+            (self.policy == "linear" and not self.policy_width, "policy=linear needs policy_width"),
             (
                 self.move_features_width and (moves.name != "marro4096" or is_absolute),
                 "move features need the vocabulary marro4096 and the view of the side to move",
@@ -111,7 +114,7 @@ class Preset:
             ),
         ):
             if is_wrong:
-                raise PresetError(f"preset {shown(self.name, quote=False)}: {why}")
+                raise PresetError(f"preset {safe_text(self.name, quote=False)}: {why}")
 
 
 def preset_row(row: Preset) -> dict[str, Any]:
@@ -126,14 +129,16 @@ def preset_from_row(row: object) -> Preset:
     load.
     """
     if not isinstance(row, dict):
-        raise PresetError("the preset is not an object of fields")
+        raise PresetError("the preset must be a JSON object")
     if unknown := row.keys() - {field.name for field in fields(Preset)}:
-        names = shown(", ".join(sorted(map(str, unknown))), 200, quote=False)
-        raise PresetError(f"the preset has unknown fields, perhaps of a newer version: {names}")
+        names = safe_text(", ".join(sorted(map(str, unknown))), 200, quote=False)
+        raise PresetError(
+            f"the preset has unknown fields, perhaps from a newer version of Fianchetto: {names}"
+        )
     return Preset(**row)
 
 
 def changed_fields(mine: Preset, row: object) -> list[str]:
-    """Return the fields in which a preset differs from a card's; PresetError if that is invalid."""
+    """Return the fields that differ from a card's preset; PresetError if the card's is invalid."""
     theirs = preset_row(preset_from_row(row))
     return [name for name, value in preset_row(mine).items() if value != theirs[name]]

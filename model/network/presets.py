@@ -191,5 +191,5 @@ def presets() -> dict[str, Preset]:
 def preset(name: str) -> Preset:
     """Return the preset with this name; UnknownPresetError suggests the closest name."""
     if name not in presets():
-        raise UnknownPresetError(f"no preset {name[:60]!r}: {did_you_mean(name, presets())}")
+        raise UnknownPresetError(f"unknown preset {name[:60]!r}: {did_you_mean(name, presets())}")
     return presets()[name]

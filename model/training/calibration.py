@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from model.network.network import Network
 
-LEAST, MOST = 0.05, 4.0
+MIN_FACTOR, MAX_FACTOR = 0.05, 4.0
 """Bounds of the factor."""
 MIN_GAMES = 15
 """Minimum number of games; with fewer the factor is 1, as a standard error needs more."""
@@ -70,7 +70,7 @@ def _fit_shrunk(logits_NO: Floats, target_NO: Floats, place_N: NDArray[np.intege
     games = int(place_N.max(initial=-1)) + 1
     if games < MIN_GAMES:
         return 1.0
-    low, high = math.log(LEAST), math.log(MOST)
+    low, high = math.log(MIN_FACTOR), math.log(MAX_FACTOR)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         slope_N = ((_softmax(math.exp(middle) * logits_NO) - target_NO) * logits_NO).sum(1)
@@ -118,7 +118,8 @@ def describe_memorizing(before: float, after: float, factor: float) -> str:
     if before - after < MEMORIZED:
         return ""
     return (
-        f"\nwarning: the value memorizes results: its Brier score on validation games was "
-        f"{before:.3f} before calibration and {after:.3f} after it (the checkpoint's value logits "
-        f"are multiplied by {factor:.2f}); train on more games or evaluations, or for fewer steps"
+        "\nwarning: the value head has memorized results: its Brier score on validation games "
+        f"was {before:.3f} before calibration and {after:.3f} after it (the checkpoint's value "
+        f"logits are multiplied by {factor:.2f}); train on more games or evaluations, or for "
+        "fewer steps"
     )

@@ -150,9 +150,7 @@ class TrainConfig:
                 f"search_value_share has no effect with teach={self.teach}: set teach=both or value"
             )
         if self.patience and not self.validation_every_steps:
-            raise TrainConfigError(
-                "patience counts validations, which must be regular: set validation_every_steps"
-            )
+            raise TrainConfigError("patience needs regular validations: set validation_every_steps")
 
     @property
     def learns_visits(self) -> bool:

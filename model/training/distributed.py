@@ -37,7 +37,7 @@ class World:
     """Number of this process on its machine, and of its GPU."""
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether this process writes the checkpoint."""
         return self.rank == 0
 
@@ -55,7 +55,10 @@ def read_world() -> World:
             f"RANK, WORLD_SIZE and LOCAL_RANK must be numbers, as torchrun sets them ({error})"
         ) from error
     if not 0 <= rank < size:
-        raise WorldError(f"RANK is {rank} and WORLD_SIZE {size}: start the processes with torchrun")
+        raise WorldError(
+            f"RANK {rank} and WORLD_SIZE {size} do not fit together: start the processes with "
+            "torchrun"
+        )
     return World(rank, size, local)
 
 
@@ -105,7 +108,7 @@ def run_on_first(place: World, work: Callable[[], T]) -> T:
         return work()
     result: T | None = None
     failure: UserError | None = None
-    if place.first:
+    if place.is_first:
         try:
             result = work()
         except UserError as error:

@@ -35,7 +35,7 @@ from model.training.metrics_log import MetricsLog, require_tracker
 from model.training.monitor import CALIBRATED, RunMonitor, mean_figures, validate
 from model.training.precision import device_for, keep_freed_memory
 from model.training.save import find_run, hold_directory, is_finished, open_run, save_run
-from model.training.step import COLUMNS, DivergedError, Run, check_finite, prepare, take_step
+from model.training.step import COLUMNS, DivergedError, Run, check_finite, prepare_parts, take_step
 
 LOG = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ def train(
     batches end too soon), CheckpointBusyError and CheckpointError.
     """
     if config.epochs is not None and not epoch_rows:
-        raise TrainConfigError("a run in epochs needs epoch_rows: how many rows an epoch has")
+        raise TrainConfigError("epochs needs epoch_rows, the number of rows in an epoch")
     if config.patience and validation is None:
-        raise TrainConfigError("patience counts validations, but there are no validation positions")
+        raise TrainConfigError("patience needs validations, but there are no validation positions")
     require_tracker(config.log)
     config = resolve_optimizer(config, preset.name)
     place = read_world()
@@ -119,7 +119,7 @@ def train(
                 keep_freed_memory()
             run = open_run(config, preset, place, out, card, start)
             try:
-                if card is not None and place.first:
+                if card is not None and place.is_first:
                     LOG.info("continuing from step %d", run.step)
                 # wait until all processes have read the files that process 0 will replace
                 run_on_first(place, lambda: None)
@@ -175,7 +175,7 @@ class Loop:
         try:
             threads = count_threads(run.device, run.config.threads, run.world.size)
             batches = open_batches(run.step)
-            with Prefetcher(batches, partial(prepare, run), run.device, threads) as feed:
+            with Prefetcher(batches, partial(prepare_parts, run), run.device, threads) as feed:
                 reason = self._step_until_over(feed)
                 # save before the prefetcher's exit, which may wait for its thread
                 verdict, card = run_on_first(run.world, lambda: self._end(reason))
@@ -218,8 +218,8 @@ class Loop:
             if parts is None:
                 run_on_first(run.world, lambda: self._save(finished=False))
                 raise TrainingDataError(
-                    f"the batches ended at step {run.step}, before the run did; is the training "
-                    f"split empty?"
+                    f"the batches ran out at step {run.step}, before the end of the run: is the "
+                    "training split empty?"
                 )
             self.sums += take_step(run, parts, fraction)
             self.unsaved = True
@@ -336,7 +336,8 @@ class Loop:
         if not figures["positions"]:
             if run.config.patience:
                 raise TrainConfigError(
-                    "patience needs validations, but none of the positions has a known move"
+                    "patience needs validations, but none of the validation positions has a "
+                    "known move"
                 )
             self.validation = None
             return True

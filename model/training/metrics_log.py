@@ -16,17 +16,19 @@ from engine.json_files import parse_json
 from model.checkpoint import CheckpointError, write_atomically
 from model.training.config import TrainConfigError
 
-NAME = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """Return a run's metrics; skip truncated and foreign lines."""
     try:
-        text = (directory / NAME).read_text(encoding="utf-8", errors="replace")
+        text = (directory / METRICS_FILE).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise CheckpointError(f"{directory / NAME} cannot be read: {error.strerror}") from error
+        raise CheckpointError(
+            f"{directory / METRICS_FILE} cannot be read: {error.strerror}"
+        ) from error
     found = []
     for line in text.splitlines():
         with suppress(ValueError):
@@ -48,7 +50,7 @@ class MetricsLog:
     """The metrics file of a run; opening it at `step` drops later lines, which were not saved."""
 
     def __init__(self, directory: Path, step: int, validated_step: int, log: str = "none") -> None:
-        self.path = directory / NAME
+        self.path = directory / METRICS_FILE
         self.tracker = None if log == "none" else open_tracker(log, directory, step)
         kept = [
             entry

@@ -22,10 +22,10 @@ from model.training.targets import load_training_rows
 
 CALIBRATED = "calibrated_"
 """Prefix of a validation's Brier scores with the value's logits times `value_factor`."""
-BEST_BY = ("cross_entropy", f"{CALIBRATED}value_brier")
+WATCHED_METRICS = ("cross_entropy", f"{CALIBRATED}value_brier")
 """Validation metrics whose sum `patience` watches; lower is better. The value is calibrated first,
 as it will be in the final checkpoint."""
-SPIKE = 3.0
+SPIKE_NATS = 3.0
 """A run stops if the mean loss of a metrics line is this many nats above the lowest so far."""
 
 
@@ -47,7 +47,7 @@ class RunMonitor(Monitor):
         """Describe what is wrong with a line's mean loss, or return None; update the lowest."""
         if not math.isfinite(loss):
             return "the loss is not finite"
-        if self.lowest is not None and loss > self.lowest + SPIKE:
+        if self.lowest is not None and loss > self.lowest + SPIKE_NATS:
             return f"the loss rose from {self.lowest:.3f} to {loss:.3f}"
         self.lowest = loss if self.lowest is None else min(self.lowest, loss)
         return None
@@ -68,7 +68,7 @@ class RunMonitor(Monitor):
 
 def _total(figures: Mapping[str, float]) -> float:
     # the Brier score is missing without a value head or without games
-    return sum(figures.get(name, 0.0) for name in BEST_BY)
+    return sum(figures.get(name, 0.0) for name in WATCHED_METRICS)
 
 
 @torch.inference_mode()

@@ -24,7 +24,7 @@ class DeviceError(UserError):
 def device_for(name: str, number: int | None = None) -> torch.device:
     """Return the device of a setting; `number` selects one of several GPUs. Raises DeviceError."""
     if name not in get_args(Device):
-        raise DeviceError(f"a device is auto, cpu or cuda, not {name!r}")
+        raise DeviceError(f"device must be auto, cpu or cuda, not {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError("torch sees no GPU here: use --device auto or cpu")
     if name == "auto":
@@ -32,7 +32,10 @@ def device_for(name: str, number: int | None = None) -> torch.device:
     if name == "cuda" and number is not None:
         if number >= torch.cuda.device_count():
             count = torch.cuda.device_count()
-            raise DeviceError(f"process {number} of this machine has no GPU: torch sees {count}")
+            raise DeviceError(
+                f"process {number} of this machine has no GPU, since torch sees only {count}: "
+                "start fewer processes"
+            )
         return torch.device(name, number)
     return torch.device(name)
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from engine.errors import UserError
 from model import checkpoint
-from model.card import CARD
-from model.network.network import parameters
+from model.card import CARD_FILE
+from model.network.network import count_parameters
 from model.network.preset import Preset, changed_fields, preset_row
 from model.training.calibration import scale_value
 from model.training.config import TrainConfig, changed_settings, fraction_done, has_other_length
@@ -35,11 +35,11 @@ def hold_directory(out: Path, place: World, check_output: Callable[[], None]) ->
     """Create a run's directory and hold its lock; process 0 does so for all processes."""
     with ExitStack() as held:
 
-        def enter() -> None:
+        def acquire_lock() -> None:
             check_output()
             held.enter_context(checkpoint.lock_directory(out))
 
-        run_on_first(place, enter)
+        run_on_first(place, acquire_lock)
         yield
 
 
@@ -47,7 +47,7 @@ def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) ->
     """Save a run and return its card; `more` are the loop's entries for the card."""
     card = {
         "preset": preset_row(run.preset),
-        "parameters": parameters(run.network),
+        "parameters": count_parameters(run.network),
         "step": run.step,
         "positions": run.positions,
         "seconds": round(run.seconds, 3),
@@ -59,7 +59,7 @@ def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) ->
         "threads": torch.get_num_threads(),
         "processes": run.world.size,
         "torch": torch.__version__,
-        "commit": commit(),
+        "commit": read_commit(),
     }
     tensors = {"weights": dict(run.ema.state_dict())}
     if not finished:
@@ -82,16 +82,17 @@ def find_run(
 
     Raises TrainingMismatchError if it is a different run or is already longer than the new length.
     """
-    if not (out / CARD).exists():
+    if not (out / CARD_FILE).exists():
         return None
     card = checkpoint.read_card(out)
     changes = [f"preset field {name} differs" for name in changed_fields(preset, card["preset"])]
     changes += changed_settings(config, card["config"])
-    changes += [] if card["data"] == dict(data) else ["the data are others"]
+    changes += [] if card["data"] == dict(data) else ["the data differ"]
     if changes:
         raise TrainingMismatchError(
-            f"{out} holds another run ({'; '.join(changes[:4])})",
-            remedy="choose a new directory, or remove it; `--start` trains a network on other data",
+            f"{out} holds a different run ({'; '.join(changes[:4])})",
+            remedy="choose a new directory or delete this one; `--start` trains its network on "
+            "other data",
             code="taken",
         )
     if has_other_length(config, card["config"]):
@@ -100,7 +101,8 @@ def find_run(
             done, wanted, unit = round(card["seconds"] / 60, 3), config.minutes or 0.0, "minutes"
         if done > wanted:
             raise TrainingMismatchError(
-                f"{out} has done {done:,} {unit}, more than {wanted:,}: choose a greater length"
+                f"{out} has already trained for {done:,} {unit}, more than {wanted:,}: choose a "
+                "longer run"
             )
     return card
 
@@ -147,7 +149,7 @@ def _read_run(out: Path, card: Mapping[str, Any]) -> dict[str, dict[str, Tensor]
     if card["finished"]:
         return {"weights": weights}
     size = sum(tensor.nbytes for tensor in weights.values())
-    largest = checkpoint.LARGEST_HEADER + checkpoint.LARGEST_TRAINING * size
+    largest = checkpoint.MAX_HEADER_BYTES + checkpoint.MAX_TRAINING_RATIO * size
     tensors = checkpoint.read_tensors(out, card, "training", largest)
     return {"weights": weights, "training": tensors}
 
@@ -183,7 +185,7 @@ def _load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
 
 
 @cache
-def commit(root: Path = ROOT) -> str | None:
+def read_commit(root: Path = ROOT) -> str | None:
     """Return the checkout's commit, with `-dirty` if tracked files have changed; else None."""
     if not (root / ".git").exists():
         return None

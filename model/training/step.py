@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import UserError
-from model.data.rows import Batch, hash_step, hidden_columns, hide
+from model.data.rows import Batch, hash_step, hidden_columns, hide_columns
 from model.network.blocks import Norm
 from model.network.decoder import Prediction, legal_labels
 from model.network.encoder import Rows
@@ -51,7 +51,7 @@ COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 `legal_mass` are summed over these rows."""
 PASS_ROWS = 2048
 """Maximum number of rows in a part with several microbatches, to limit GPU memory."""
-CLIP = 1.0
+MAX_GRADIENT_NORM = 1.0
 """Maximum norm of the gradient; larger gradients are scaled down."""
 HUBER_DELTA = 0.5
 """Error of the score (from -1 to 1) beyond which the Huber loss grows linearly."""
@@ -59,7 +59,7 @@ PLIES_PER_UNIT = 20.0
 """Half-moves per unit of the moves-left error, as in Leela Chess Zero."""
 MOVES_LEFT_WEIGHT = 0.05
 """Weight of the moves-left loss."""
-CEILING = 78.0
+MAX_LOGIT_GAP = 78.0
 """Maximum of a logit above the best legal one, so that a sum of 4096 exponentials fits float32."""
 ILLEGAL = -1e9
 """Logit for illegal moves: gives zero probability, and unlike -inf, zero times it is not NaN."""
@@ -106,9 +106,9 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
     world = world or World()
     if config.microbatches % world.size:
         raise WorldError(
-            f"a batch of {config.batch_size} is {config.microbatches} microbatches of at least "
-            f"{config.norm_rows} rows, which {world.size} processes cannot share equally: change "
-            f"norm_rows or batch_size"
+            f"a batch of {config.batch_size} rows has {config.microbatches} microbatches of at "
+            f"least {config.norm_rows} rows, which cannot be divided equally among {world.size} "
+            "processes: change norm_rows or batch_size"
         )
     device = device_for(config.device, world.local if world.size > 1 else None)
     network = build(preset, config.seed).to(device).train()
@@ -140,7 +140,7 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
     if config.graphs and device.type == "cuda":
         if world.size == 1:
             run.graphs = capture_steps(run)
-        elif world.first:
+        elif world.is_first:
             LOG.warning("with several processes, steps are not captured as CUDA graphs")
     return run
 
@@ -163,7 +163,7 @@ def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
     run.reference.load_state_dict(weights)
 
 
-def prepare(run: Run, batch: Batch) -> list[Rows]:
+def prepare_parts(run: Run, batch: Batch) -> list[Rows]:
     """Return the parts of this process's share of a batch, with targets, on the device.
 
     It reads no state that a step changes, so it may run on another thread.
@@ -171,11 +171,11 @@ def prepare(run: Run, batch: Batch) -> list[Rows]:
     keeps = run.reference is not None
     return [
         load_training_rows(run.config, run.preset, part, run.device, keeps=keeps)
-        for part in _deal(batch, run.parts)
+        for part in _divide_batch(batch, run.parts)
     ]
 
 
-def _deal(batch: Batch, count: int) -> Iterator[Batch]:
+def _divide_batch(batch: Batch, count: int) -> Iterator[Batch]:
     """Yield `count` parts of a batch; row i goes to part i modulo `count`."""
     for number in range(count):
         yield {name: column[number::count] for name, column in batch.items()}
@@ -207,7 +207,7 @@ def _update(run: Run, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]:
     Nothing is read back to the host, so that it can be captured.
     """
     totals = all_reduce(_add_gradients(run, parts))
-    norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
+    norm = nn.utils.clip_grad_norm_(run.network.parameters(), MAX_GRADIENT_NORM)
     run.optimizer.step()
     _average(run)
     return totals, norm
@@ -254,7 +254,7 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _backward(run: Run, rows: Rows) -> Tensor:
     """Add the gradients of one part and return the sums of COLUMNS over its rows."""
-    rows = hide(rows, hidden_columns(run.preset), run.draw)
+    rows = hide_columns(rows, hidden_columns(run.preset), run.draw)
     reference_BA = None
     with autocast(run.device, run.dtype):
         prediction = run.model(rows)
@@ -335,7 +335,7 @@ class _PolicyTerms(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         top_B1 = logits_BA.masked_fill(~legal_BA, float("-inf")).amax(1, keepdim=True)
         top_B1 = top_B1.clamp(min=ILLEGAL)  # rows without a legal move have -inf
-        powers_BA = (logits_BA - top_B1).clamp_(max=CEILING).exp_()
+        powers_BA = (logits_BA - top_B1).clamp_(max=MAX_LOGIT_GAP).exp_()
         every_B1 = powers_BA.sum(1, keepdim=True)
         masked_BA = powers_BA * legal_BA
         legal_B1 = masked_BA.sum(1, keepdim=True).clamp_(min=1e-30)

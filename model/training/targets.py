@@ -30,7 +30,7 @@ from torch import Tensor
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.move_vocabularies import vocabulary
 from engine.encoding.planes import legal_mask
-from engine.encoding.views import NO_LABEL, require
+from engine.encoding.views import NO_LABEL, require_columns
 from engine.errors import UserError
 from model.data.rows import (
     Batch,
@@ -68,7 +68,7 @@ def load_training_rows(
 
     Raises MissingColumnError, MoveIndexError, PlanesError, IllegalTargetError.
     """
-    require(training_columns(preset), batch, f"the preset {preset.name!r}")
+    require_columns(training_columns(preset), batch, f"the preset {preset.name!r}")
     columns = resolve_targets(config, preset, batch, keeps=keeps)
     hidden = hidden_columns(preset)
     if hidden:
@@ -184,7 +184,7 @@ def _check_legal(batch: Batch, rows_N: NDArray[Any], labels_N: NDArray[np.int64]
     if not legal_N.all():
         wrong = f"{int((~legal_N).sum())} of {len(legal_N)} labels"
         raise IllegalTargetError(
-            f"{wrong} are no legal move of their position; ingest the data again"
+            f"{wrong} are not legal moves of their positions; ingest the data again"
         )
 
 

@@ -73,7 +73,7 @@ def _parse_move(board: chess.Board, word: str) -> chess.Move:
         with suppress(ValueError):
             if move := read(text):
                 return move
-    raise GameError(f"{word!r} is not a legal move here")
+    raise GameError(f"{word!r} is not a legal move in this position")
 
 
 def describe(game: GameSoFar) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def read_pgn(text: str) -> chess.pgn.Game:
     """Parse the first game in a text. Raises GameError if there is none or it is invalid."""
     game = read_next(io.StringIO(text.lstrip("\ufeff \n\r\t")))
     if game is None:
-        raise GameError("there is no game in this text: paste one in PGN")
+        raise GameError("this text contains no game: paste a game in PGN")
     return check_game(game)
 
 
@@ -169,7 +169,7 @@ def check_game(game: chess.pgn.Game) -> chess.pgn.Game:
     if not all(game.mainline_moves()):  # null moves, written "--" or "Z0"
         raise GameError("the game has a null move: remove it")
     if not 0 < game.end().ply() - game.ply() <= MAX_PLIES:
-        raise GameError(f"paste a game in PGN with 1 to {MAX_PLIES} half-moves")
+        raise GameError(f"the game must have 1 to {MAX_PLIES} half-moves")
     return game
 
 

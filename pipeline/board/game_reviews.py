@@ -136,7 +136,7 @@ def review_games(
         if game.headers.get(side, "").casefold() == name.casefold()
     ]
     if not own:
-        raise GameError(f"{name!r} plays in none of these {len(games)} games: check the name")
+        raise GameError(f"{name!r} played none of these {len(games)} games: check the name")
     yield {"header": _make_header(name, games, own, skipped)}
     totals = Totals()
     for done, one in enumerate(own, 1):
@@ -160,7 +160,7 @@ def _read_games(text: str) -> tuple[list[chess.pgn.Game], Counter[str]]:
         except GameError as error:
             skipped[str(error).partition(":")[0]] += 1
     if not games:
-        raise GameError("there is no game of standard chess in this text: paste games in PGN")
+        raise GameError("this text contains no game of standard chess: paste games in PGN")
     if read_next(stream) is not None:
         skipped[f"only the first {MAX_GAMES} games are reviewed"] += 1
     return games, skipped
@@ -170,7 +170,7 @@ def _most_frequent(games: Sequence[chess.pgn.Game]) -> str:
     names = Counter(game.headers.get(side, "?") for game in games for side in ("White", "Black"))
     names.pop("?", None)
     if not names:
-        raise GameError("the games name no player: add the tags White and Black")
+        raise GameError("the games do not name their players: add the tags White and Black")
     return names.most_common(1)[0][0]
 
 
@@ -228,7 +228,7 @@ def _find_mistakes(
         ply
         for ply, board in enumerate(boards[:-1])
         if board.turn == one.color
-        and (scores.bound(white[ply]) - scores.bound(white[ply + 1])) * sign > margin
+        and (scores.clip_score(white[ply]) - scores.clip_score(white[ply + 1])) * sign > margin
     ]
     found = []
     for first in range(0, len(suspects), BATCH // 8):
@@ -282,7 +282,7 @@ def _describe_mistake(
     board, move, best = after.copy(stack=1), after.peek(), before.moves[0]
     board.pop()
     sign = 1 if one.color else -1
-    loss = (scores.bound(white[0]) - scores.bound(white[1])) * sign
+    loss = (scores.clip_score(white[0]) - scores.clip_score(white[1])) * sign
     if best.move == move or loss <= scores.BLUNDER:
         return None
     own = [score if one.color else 1 - score for score in white]

@@ -54,7 +54,7 @@ def download(request: LichessRequest, server: str = LICHESS) -> Generator[dict[s
             if response.status == 404:
                 raise FetchError(f"Lichess has no player {request.name!r}: check the name")
             if response.status != 429 or attempt == MAX_WAITS:
-                raise FetchError(f"Lichess answers with status {response.status}: {by_hand}")
+                raise FetchError(f"Lichess answered with status {response.status}: {by_hand}")
             for left in range(WAIT_SECONDS, 0, -1):
                 yield {"wait": left}
                 time.sleep(1)
@@ -83,6 +83,8 @@ def _read(response: Any, by_hand: str) -> Generator[dict[str, Any]]:
                 return
             yield {"pgn": decoder.decode(block)}
     except urllib3.exceptions.HTTPError as error:
-        raise FetchError(f"the download from Lichess broke off: try again, or {by_hand}") from error
+        raise FetchError(
+            f"the download from Lichess was interrupted: try again, or {by_hand}"
+        ) from error
     finally:
         response.close()

@@ -96,7 +96,7 @@ def listen(port: int, hint: str, host: str = HOST) -> Iterator[socket.socket]:
             # a second server then fails here even while this one is loading
             listener.listen()
         except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or "ports are 0 to 65535"
+            reason = getattr(error, "strerror", None) or "ports range from 0 to 65535"
             raise UserError(
                 f"port {port} of {host}: {reason}; choose another with {hint}"
             ) from error

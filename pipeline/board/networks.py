@@ -6,11 +6,11 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.errors import UserError
 from engine.json_files import parse_json
 from engine.search.human import ASSUMED_RATING
-from model.card import CARD, read_player
+from model.card import CARD_FILE, read_player
 from pipeline.samples.shipped import EMBEDDED
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Networks:
         self.named, self.turns, self._loading = named, Lock(), Lock()
         self._players: dict[Path, Player] = {}
 
-    def places(self) -> Mapping[str, Path]:
+    def list_folders(self) -> Mapping[str, Path]:
         """Return each network's folder: the named ones, the embedded one, those in CHECKPOINTS.
 
         Unfinished runs are left out unless they are named.
@@ -41,25 +41,25 @@ class Networks:
         found: dict[str, Path] = {}
         for place in (*self.named, EMBEDDED, *finished):
             known = [path.resolve() for path in found.values()]
-            if (place / CARD).is_file() and place.resolve() not in known:
+            if (place / CARD_FILE).is_file() and place.resolve() not in known:
                 name = place.resolve().name
                 found[name if name not in found else str(place)] = place
         return found
 
     def describe(self) -> list[dict[str, Any]]:
         """Return each network's name, its label, its rating, and whether it reads ratings."""
-        return [_describe(name, place) for name, place in self.places().items()]
+        return [_describe(name, place) for name, place in self.list_folders().items()]
 
     def load(self, name: str) -> "Player":
         """Load a network. Raises UserError for an unknown name or an invalid checkpoint."""
         import model
 
-        place = self.places().get(name)
+        place = self.list_folders().get(name)
         if place is None:
             raise UserError(f"there is no network {name!r}: choose another one")
         with self._loading:
             player = self._players.pop(place, None)
-            player = player or model.load(place, device="cpu", threads=cores())
+            player = player or model.load(place, device="cpu", threads=count_cores())
             self._players = dict([*self._players.items(), (place, player)][-MAX_LOADED:])
             return player
 
@@ -67,7 +67,7 @@ class Networks:
 def _describe(name: str, place: Path) -> dict[str, Any]:
     """Return what the page shows of a network: what it was trained on, and how well it predicts."""
     card, imitated = _read(place), read_player(place)
-    date = datetime.fromtimestamp((place / CARD).stat().st_mtime, UTC).date().isoformat()
+    date = datetime.fromtimestamp((place / CARD_FILE).stat().st_mtime, UTC).date().isoformat()
     parts = [name] if card["top1"] is None else [name, f"{card['top1']:.0%}".replace("%", " %")]
     if imitated is not None:
         parts = [f"imitation of {imitated.names[0]}"]
@@ -87,7 +87,7 @@ def _read(place: Path) -> dict[str, Any]:
     """Return the fields of a card that the page needs; cards are not trusted."""
     found: dict[str, Any] = {"finished": False, "top1": None, "datasets": [], "ratings": True}
     try:
-        card = parse_json((place / CARD).read_bytes())
+        card = parse_json((place / CARD_FILE).read_bytes())
         found["finished"] = card["finished"] is True
         found["ratings"] = card["preset"].get("condition", "none") != "none"
         found["top1"] = float(card["metrics"]["validation_top1"])

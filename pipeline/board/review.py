@@ -28,7 +28,7 @@ SOURCES = {
     "stockfish": "Stockfish",
     "search": "the network's search",
 }
-MEANS = ("loss", "found", "best_probability", "blunder", "risk")
+AVERAGED_COLUMNS = ("loss", "found", "best_probability", "blunder", "risk")
 """Columns of rows that are averaged over a side's moves."""
 Rating = Annotated[int, Field(ge=100, le=4000)]
 Row = dict[str, Any]
@@ -167,7 +167,7 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     loss = max((before.score - after.score) * sign, 0.0)
     if found and header["source"] != "game":
         loss = 0.0
-    bounded = (scores.bound(before.score) - scores.bound(after.score)) * sign
+    bounded = (scores.clip_score(before.score) - scores.clip_score(after.score)) * sign
     row: Row = {
         "ply": after.board.ply(),
         "side": side,
@@ -219,8 +219,8 @@ def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:
     sides, table = {}, [heads]
     for side, rating in ratings.items():
         own = [row for row in rows if row["side"] == side]
-        mean = {name: sum(row[name] for row in own) / max(len(own), 1) for name in MEANS}
+        mean = {name: sum(row[name] for row in own) / max(len(own), 1) for name in AVERAGED_COLUMNS}
         sides[side] = mean | {"moves": len(own)}
-        shares = [f"{mean[name]:.1%}" for name in MEANS[1:]]
+        shares = [f"{mean[name]:.1%}" for name in AVERAGED_COLUMNS[1:]]
         table.append([f"{side} ({rating})", str(len(own)), f"{mean['loss']:.3f}", *shares])
     return {"sides": sides, "table": table, "moments": _pick_moments(rows)}

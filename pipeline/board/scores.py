@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from engine.player import Play
 from model.training.targets import EVAL_LIMIT, wdl_from_centipawns
 from pipeline.errors import ConfigError
-from pipeline.storage.preflight import installed, is_installed
+from pipeline.storage.preflight import find_engine, is_installed
 
 Source = Literal["auto", "game", "stockfish", "search"]
 """Source of scores; auto takes the first of the others that is available."""
-START = 15
+START_EVAL = 15
 """Evaluation of the start position in centipawns, as in Lichess's analysis."""
-NODES = 100_000
+STOCKFISH_NODES = 100_000
 """Nodes that Stockfish searches for each position: a tenth of a second."""
 
 
@@ -42,10 +42,8 @@ def expected_score(centipawns: int) -> float:
 def open_stockfish() -> Iterator[chess.engine.SimpleEngine]:
     """Start Stockfish with one thread. Raises ConfigError if it is not installed."""
     if not is_installed("stockfish"):
-        raise ConfigError(
-            "Stockfish is not installed: its program is neither on PATH nor in /usr/games"
-        )
-    with chess.engine.SimpleEngine.popen_uci([*installed(("stockfish",))]) as engine:
+        raise ConfigError("Stockfish was found neither on PATH nor in /usr/games: install it")
+    with chess.engine.SimpleEngine.popen_uci([*find_engine(("stockfish",))]) as engine:
         engine.configure({"Threads": 1})
         yield engine
 
@@ -75,20 +73,20 @@ def has_scores(game: chess.pgn.Game) -> bool:
 def score_in_game(node: chess.pgn.GameNode) -> float:
     """Return the score in the comment on a move, or that of START before the first move."""
     found = _read_eval(node)
-    return expected_score(START) if found is None else _score_of(found)
+    return expected_score(START_EVAL) if found is None else _score_of(found)
 
 
 def score_by_stockfish(
     engine: chess.engine.SimpleEngine, board: chess.Board
 ) -> tuple[float, chess.Move | None]:
     """Return a position's score and Stockfish's best move."""
-    info = engine.analyse(board, chess.engine.Limit(nodes=NODES))
+    info = engine.analyse(board, chess.engine.Limit(nodes=STOCKFISH_NODES))
     return _score_of(info["score"]), info.get("pv", [None])[0]
 
 
 def score_of_value(value: float) -> float:
     """Return the expected score of a search's value (-1 to 1), bounded like evaluations."""
-    return bound((1 + value) / 2)
+    return clip_score((1 + value) / 2)
 
 
 def score_of_play(play: Play) -> float:
@@ -97,8 +95,8 @@ def score_of_play(play: Play) -> float:
     return float(first.mate > 0) if first.mate else score_of_value(first.value)
 
 
-def bound(score: float) -> float:
-    """Clip a score to the range of evaluations without a mate, as blunders are measured."""
+def clip_score(score: float) -> float:
+    """Clip a score to the range of evaluations without mate, in which blunders are measured."""
     most = expected_score(EVAL_LIMIT)
     return min(max(score, 1 - most), most)
 
@@ -115,7 +113,7 @@ def _score_of(found: chess.engine.PovScore) -> float:
 
 BLUNDER = 0.1
 """A move that loses more expected score than this is a blunder."""
-SOFTNESS = 0.02
+LOSS_ERROR_SCALE = 0.02
 """Logistic scale of the error in a search's loss; a loss equal to BLUNDER counts as half."""
 WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
 """Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded
@@ -165,7 +163,7 @@ def compute_features(labels: Labels, rating: int) -> NDArray[np.float64]:
     rating in thousands, how close the game is, and the rating above BEND_RATING.
     """
     seen = ~np.isnan(labels.loss)
-    over = float(labels.policy[seen] @ _sigmoid((labels.loss[seen] - BLUNDER) / SOFTNESS))
+    over = float(labels.policy[seen] @ _sigmoid((labels.loss[seen] - BLUNDER) / LOSS_ERROR_SCALE))
     unseen = float(labels.policy[~seen].sum())
     closeness = 4 * labels.best * (1 - labels.best)
     return np.array(

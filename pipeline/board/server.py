@@ -109,13 +109,13 @@ def serve(networks: Networks, port: int, host: str = HOST) -> None:
     The first network runs a search before the page opens, so that kernels do not compile later.
     """
     with listen(port, "--port N", host) as listener:
-        networks.load(next(iter(networks.places()))).analyse(chess.Board(), 1)
+        networks.load(next(iter(networks.list_folders()))).analyse(chess.Board(), 1)
         app = make_app(networks, lambda: server.should_exit)
         config = uvicorn.Config(
             app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2
         )
         address = f"http://{HOST}:{listener.getsockname()[1]}"
-        print(f"The board is on {address} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        print(f"The board is on {address} (Ctrl-C stops it)", flush=True)  # noqa: T201
         server = _Server(config)
         server.run([listener])
 

@@ -15,7 +15,7 @@ from engine.board.bitboard import DIRECTIONS
 from engine.board.movegen import KNIGHT_TYPES, legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board, from_fen, to_board
 from engine.encoding.planes import PIECE_PLANES, PLANES, label_of, planes_of, steps, unpack
-from engine.encoding.views import LAST_MOVES, View, apply, apply_labels, last_moves_of
+from engine.encoding.views import LAST_MOVES, View, apply_labels, apply_view, last_moves_of
 from engine.encoding.views import view as find_view
 from engine.errors import UserError
 from pipeline.storage.stores import publish
@@ -56,11 +56,11 @@ def planes_of_view(board: chess.Board, view: str) -> list[tuple[str, NDArray[np.
     numbers |= dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)).tolist(), strict=True))
     numbers["halfmove"] = 0
     columns = {name: np.array([number], dtype=np.int64) for name, number in numbers.items()}
-    pictures = unpack(apply(shown, planes_of([board]), columns))[0]
+    pictures = unpack(apply_view(shown, planes_of([board]), columns))[0]
     return list(zip(titles(shown), pictures, strict=True))
 
 
-def _planes(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.uint64]]:
+def _prepare_view(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.uint64]]:
     """Return the view, the position, and the view's planes uint64[1, 77]."""
     shown = find_view(view)
     if shown.planes != PLANES:
@@ -68,12 +68,12 @@ def _planes(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.uint64]]
     position = from_fen(fen)
     stored_BP = np.zeros((1, PLANES), dtype=np.uint64)
     legal_planes(position, stored_BP[0])
-    return shown, to_board(position), apply(shown, stored_BP)
+    return shown, to_board(position), apply_view(shown, stored_BP)
 
 
 def moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
     """Return the legal moves as (label in the view, UCI), by label; promotions only to a queen."""
-    shown, board, _ = _planes(fen, view)
+    shown, board, _ = _prepare_view(fen, view)
     legal = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
     stored = np.array([label_of(move, board.turn) for move in legal], dtype=np.int64)
     labels = apply_labels(shown, np.full(len(legal), board.turn == chess.BLACK), stored)
@@ -99,7 +99,7 @@ def show(fen: str, view: str = "marro77") -> str:
     Raises FenError and UnknownViewError. Row 0 of each plane is on top: in `marro77` the mover's
     eighth rank.
     """
-    shown, board, planes_BP = _planes(fen, view)
+    shown, board, planes_BP = _prepare_view(fen, view)
     named = list(zip(titles(shown), unpack(planes_BP)[0], strict=True))
     named = [(f"{number} {title}", bits) for number, (title, bits) in enumerate(named)]
     filled = [(title, bits) for title, bits in named if bits.any()]
@@ -118,7 +118,7 @@ def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown, board, planes_BP = _planes(fen, view)
+    shown, board, planes_BP = _prepare_view(fen, view)
     pictures = unpack(planes_BP)[0]
     figure = Figure(figsize=(15.0, 11.0), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)

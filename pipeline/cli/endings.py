@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
+from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, relative_to_cwd
 
 
 def next_command(*words: object) -> str:
@@ -47,7 +47,7 @@ def next_training(positions: object, count: int) -> str:
     """
     how: tuple[object, ...] = ("--minutes", 15)
     if count < SCRATCH_POSITIONS:
-        how = ("--start", from_here(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
+        how = ("--start", relative_to_cwd(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
     return next_command(
         "train", "--positions", positions, *how, "--out", "datasets/checkpoints/first"
     )
@@ -82,7 +82,7 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
         measured,
         f"checkpoint: {out} (curves: {out}/metrics.jsonl)",
         next_command(
-            *("report", "--checkpoint", f"{from_here(EMBEDDED)},{out}"),
+            *("report", "--checkpoint", f"{relative_to_cwd(EMBEDDED)},{out}"),
             *("--positions", positions[0], "--out", f"datasets/reports/{out.name}"),
         ),
     ]

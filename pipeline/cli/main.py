@@ -66,10 +66,10 @@ ABOUT = (
 )
 EPILOG = f'{EXITS}\n\nShell completion: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
 CONTEXT = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
-SET = "Set any setting; --help-all lists them."
-CONFIG = "Read settings from a YAML file."
+SET_HELP = "Set any setting; --help-all lists them."
+CONFIG_HELP = "Read settings from a YAML file."
 METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
-SIGNALLED = 128
+SIGNAL_STATUS_BASE = 128
 """Added to a signal's number for the exit status, as shells do."""
 
 
@@ -95,7 +95,7 @@ def main() -> None:
             _print(error.result, command.json)
             raise
 
-    sys.exit(guarded(work))
+    sys.exit(run_guarded(work))
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
@@ -117,7 +117,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
-def guarded(work: Callable[[], object]) -> int:
+def run_guarded(work: Callable[[], object]) -> int:
     """Run `work` and return the exit status; user and system errors become one line."""
     try:
         work()
@@ -127,11 +127,13 @@ def guarded(work: Callable[[], object]) -> int:
         return 1
     except KeyboardInterrupt as error:
         number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
-        line, status = "interrupted", SIGNALLED + number
+        line, status = "interrupted", SIGNAL_STATUS_BASE + number
     except UserError as error:
         line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
         if isinstance(error, Stopped):
-            status = SIGNALLED + Interrupt.received_signal if Interrupt.received_signal else 1
+            status = (
+                SIGNAL_STATUS_BASE + Interrupt.received_signal if Interrupt.received_signal else 1
+            )
     except (MemoryError, RuntimeError) as error:
         # torch raises RuntimeError when it runs out of memory
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
@@ -218,8 +220,8 @@ class Command(click.Command):
         others = len(self.settings) - len(self.keys)
         *shown, json_option = (_option(name, self.settings[key]) for name, key in options.items())
         more = [
-            click.Option(["--set"], multiple=True, metavar="KEY=VALUE", help=SET),
-            click.Option(["--config"], metavar="FILE", help=CONFIG),
+            click.Option(["--set"], multiple=True, metavar="KEY=VALUE", help=SET_HELP),
+            click.Option(["--config"], metavar="FILE", help=CONFIG_HELP),
             click.Option(
                 ["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=self._print_all
             ),
@@ -244,7 +246,7 @@ class Command(click.Command):
         from pipeline.cli.settings import build
 
         given = self._collect_values(context.params)
-        required = [key for key, setting in self.settings.items() if setting.required]
+        required = [key for key, setting in self.settings.items() if setting.is_required]
         if missing := [key for key in required if key not in given]:
             raise UserError(f"{' and '.join(map(self._label, missing))} must be given")
         return build(self.cls, given, self.settings)
@@ -280,7 +282,7 @@ class Command(click.Command):
         return {key: one for key, one in from_file.items() if key not in replaced} | given
 
     def _argument(self, key: str) -> click.Argument:
-        several = self.settings[key].several
+        several = self.settings[key].is_list
         return click.Argument(
             [key], nargs=-1 if several else 1, required=False, metavar=self.cls.arguments[key]
         )
@@ -313,7 +315,7 @@ class Command(click.Command):
 def _metavar(setting: "Setting") -> str:
     """Return the placeholder for a setting's values in the help text."""
     return "|".join(setting.choices) or METAVARS[setting.item] + (
-        ",..." if setting.several and setting.commas else ""
+        ",..." if setting.is_list and setting.commas else ""
     )
 
 
@@ -327,5 +329,5 @@ def _option(name: str, setting: "Setting") -> click.Option:
     if setting.choices:
         kind = click.Choice(setting.choices)
     return click.Option(
-        [flag, name], type=kind, multiple=setting.several, metavar=_metavar(setting), help=text
+        [flag, name], type=kind, multiple=setting.is_list, metavar=_metavar(setting), help=text
     )

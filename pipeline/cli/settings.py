@@ -27,7 +27,7 @@ from engine.errors import UserError
 T = TypeVar("T")
 SHARED = frozenset({"preset", "ingest", "join", "train", "explore", "finetune", "rule", "match"})
 """Top-level YAML keys that are ignored by commands without such settings."""
-EMPTY = ("", "none", "null", "~")
+UNSET_WORDS = ("", "none", "null", "~")
 """Values that unset an optional setting."""
 
 
@@ -50,19 +50,19 @@ class Setting(NamedTuple):
     """Whether commas separate the values of a list."""
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         """Return whether it must be given."""
         return self.default is dataclasses.MISSING
 
     @property
-    def several(self) -> bool:
+    def is_list(self) -> bool:
         """Return whether it is a list."""
         return get_origin(self.kind) is tuple
 
     @property
     def item(self) -> Any:
         """Return the type of its value, or of each value of a list."""
-        return get_args(self.kind)[0] if self.several else self.kind
+        return get_args(self.kind)[0] if self.is_list else self.kind
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -77,11 +77,11 @@ class Setting(NamedTuple):
     @property
     def shown_default(self) -> str:
         """Return the default in brackets, "" if it is empty."""
-        if self.required:
+        if self.is_required:
             return "[required]"
         if self.default is None or self.default is False or self.default in ("", ()):
             return ""
-        value = ",".join(map(str, self.default)) if self.several else self.default
+        value = ",".join(map(str, self.default)) if self.is_list else self.default
         return f"[{'true' if value is True else value}]"
 
 
@@ -235,11 +235,11 @@ def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]
 def _prepare(setting: Setting, given: Given) -> Any:
     """Split lists, unset empty values, and reject addresses where a local path is required."""
     value = given.value
-    if setting.optional and isinstance(value, str) and value.lower() in EMPTY:
+    if setting.optional and isinstance(value, str) and value.lower() in UNSET_WORDS:
         return None
-    if setting.several and isinstance(value, str):
+    if setting.is_list and isinstance(value, str):
         value = split_list(value) if setting.commas else [value]
-    addresses = [word for word in (value if setting.several else [value]) if "://" in str(word)]
+    addresses = [word for word in (value if setting.is_list else [value]) if "://" in str(word)]
     if setting.item is Path and addresses:  # a Path would turn it into a folder `s3:`
         found = f"not {addresses[0]}: copy the files to this machine first"
         raise SettingError(f"{given.place} must be a local path, {found}")

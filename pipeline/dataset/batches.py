@@ -27,8 +27,8 @@ from engine.encoding.planes import PLANES
 from engine.encoding.views import NO_LABEL
 from pipeline.dataset.dataset import Dataset, Shard
 from pipeline.dataset.files.columns import COLUMNS, OPTIONAL
-from pipeline.dataset.files.kernels import PACKED, Records, gather_rows, record_type
-from pipeline.dataset.files.manifest import damaged
+from pipeline.dataset.files.kernels import PACKED_WORDS, Records, gather_rows, record_type
+from pipeline.dataset.files.manifest import damaged_file_error
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import InvalidRowError, unpack
 from pipeline.errors import ConfigError, DatasetError
@@ -38,7 +38,7 @@ BLOCK_ROWS = 1 << 18
 """Rows that are shuffled together: 161 MB of planes, or 10 MB of packed positions. There are two
 blocks in memory, one of them read ahead."""
 
-FOOTERS = 256
+MAX_CACHED_FOOTERS = 256
 """Maximum number of cached footers, about 200 kB each."""
 SHUFFLE_STREAM, SAMPLE_STREAM = 0x6B6C62, 0x64726E
 """Tags of the random streams. Each stream needs its own, because numpy's seeds (0, 0, 0) and
@@ -77,7 +77,7 @@ class _Block:
         """Allocate `largest` rows, with planes as packed positions or unpacked."""
         self.columns, self.largest, self.packed = columns, largest, packed
         rows = largest if "planes" in columns else 0
-        self.planes_RP = np.empty((rows, PACKED if packed else PLANES), dtype=np.uint64)
+        self.planes_RP = np.empty((rows, PACKED_WORDS if packed else PLANES), dtype=np.uint64)
         self.records: Records | None = None
         self.objects: dict[str, NDArray[np.object_]] = {}
         self.order_R = np.empty(0, dtype=np.int64)
@@ -120,7 +120,7 @@ class _Block:
             return unpack(words_RW, batch.get("label", np.empty(0, dtype=np.uint16)))
         except InvalidRowError as error:
             path = next(path for end, path in self.sources if picked[error.row] < end)
-            raise damaged(f"{path} cannot be read as a shard ({error.why})") from error
+            raise damaged_file_error(f"{path} cannot be read as a shard ({error.why})") from error
 
 
 def require_distinct(paths: Iterable[Path]) -> None:
@@ -137,8 +137,10 @@ def require_distinct(paths: Iterable[Path]) -> None:
 def require_divisible(batch_size: int, rank: int, world: int) -> None:
     """Raise ConfigError if a batch cannot be divided among so many processes."""
     if batch_size < 1 or not 0 <= rank < world or batch_size % world:
-        processes = f"{world} processes (this is number {rank})"
-        raise ConfigError(f"a batch of {batch_size} cannot be divided among {processes}")
+        processes = f"{world} processes (this is process {rank})"
+        raise ConfigError(
+            f"a batch of {batch_size} rows cannot be divided equally among {processes}"
+        )
 
 
 def _concatenate(parts: Sequence[Batch]) -> Batch:
@@ -186,7 +188,7 @@ class Batches:
             raise ConfigError("name at least one column of the batches")
         if unknown := [name for name in columns if name not in (*COLUMNS, *OPTIONAL)]:
             known = ", ".join((*COLUMNS, *OPTIONAL))
-            raise ConfigError(f"no column {unknown[0]!r}: there are {known}")
+            raise ConfigError(f"unknown column {unknown[0]!r}: choose from {known}")
         opened = [Dataset.open(dataset) for dataset in datasets]
         shards = [shard for dataset in opened for shard in dataset.require_shards(split)]
         require_distinct(shard.path for shard in shards)
@@ -206,7 +208,7 @@ class Batches:
         self.columns = list(dict.fromkeys(columns))
         self.packed = "planes" in columns and all(shard.form == "compact" for shard in shards)
         """Whether rows are shuffled as packed positions and unpacked to planes batch by batch."""
-        self._footer = lru_cache(FOOTERS)(_read_footer)
+        self._footer = lru_cache(MAX_CACHED_FOOTERS)(_read_footer)
 
     def _parts(self, epoch: int) -> Iterator[_Part]:
         """Yield this process's row groups of an epoch in a random order.
@@ -264,7 +266,7 @@ class Batches:
         if self.people_only and shard.by_engine and "label" in rows:
             rows["label"] = np.full_like(rows["label"], NO_LABEL)
         if len(rows[self.columns[0]]) != shard.groups[part.group]:
-            why = "has different games than its training set says: join the datasets again"
+            why = "does not have the games that its training set lists: join the datasets again"
             raise DatasetError(f"{shard.path} {why}")
         return {name: values[part.first : part.last] for name, values in rows.items()}
 

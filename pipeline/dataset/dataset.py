@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.json_files import check, read_json, shown
+from engine.json_files import read_json, safe_text, validate_content
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.columns import MANIFEST, SPLITS, Form
 from pipeline.dataset.files.games import games_tables
-from pipeline.dataset.files.manifest import LARGEST_MANIFEST, TrainingSet, read_manifest
+from pipeline.dataset.files.manifest import MAX_MANIFEST_BYTES, TrainingSet, read_manifest
 from pipeline.dataset.files.shards import Batch, ShardReader, open_shard
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import DatasetError
@@ -37,9 +37,9 @@ TRAINING_SET = "training_set.json"
 LATEST = "latest"
 """Split of all held-out rows."""
 ALL_SPLITS = (*SPLITS, LATEST)
-ALL, NONE = "all", "none"
+HOLD_OUT_ALL, HOLD_OUT_NONE = "all", "none"
 """Values of `held_out`; any other value is the first held-out day, in PGN's format."""
-DAY = r"^[0-9]{4}\.[0-9]{2}\.[0-9]{2}$"
+DAY_PATTERN = r"^[0-9]{4}\.[0-9]{2}\.[0-9]{2}$"
 """A complete PGN date. Games without one are held out only if their whole dataset is."""
 
 
@@ -82,7 +82,7 @@ class Dataset:
     """sha256 of that file."""
     joined: "tuple[Dataset, ...]" = ()
     """Datasets of a training set; empty for a dataset."""
-    held_out: str = NONE
+    held_out: str = HOLD_OUT_NONE
     """First day of the games held out by a training set, ALL or NONE."""
     held_rows: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
     """Number of held-out rows in each row group, by file, if `held_out` is a day."""
@@ -140,7 +140,7 @@ class Dataset:
             raise DatasetError(f"{self.path} is a dataset, and {why}")
         if split not in ALL_SPLITS:
             splits = ", ".join(ALL_SPLITS if self.joined else SPLITS)
-            raise DatasetError(f"no split {split!r}: there are {splits}")
+            raise DatasetError(f"unknown split {split!r}: choose from {splits}")
         found = self.shards(split)
         if not found:
             hint = f": {TRAINING_SET} says why nothing is held out" if split == LATEST else ""
@@ -156,17 +156,22 @@ class Dataset:
         for part in self.parts:
             yield from games_tables(part.path, part.page, columns)
 
-    def is_held(self, dates: pa.ChunkedArray) -> NDArray[np.bool_]:
+    def is_held_out(self, dates: pa.ChunkedArray) -> NDArray[np.bool_]:
         """Return whether games with these dates are held out, bool[G]."""
-        if self.held_out in (ALL, NONE):
-            return np.full(len(dates), self.held_out == ALL)
-        is_day, late = pc.match_substring_regex(dates, DAY), pc.greater_equal(dates, self.held_out)
+        if self.held_out in (HOLD_OUT_ALL, HOLD_OUT_NONE):
+            return np.full(len(dates), self.held_out == HOLD_OUT_ALL)
+        is_day, late = (
+            pc.match_substring_regex(dates, DAY_PATTERN),
+            pc.greater_equal(dates, self.held_out),
+        )
         return np.asarray(pc.fill_null(pc.and_(is_day, late), False))
 
     @cached_property
     def held_games(self) -> NDArray[np.bool_]:
         """Mask of the held-out games of a dataset, bool[G]; reads the dates of all games."""
-        return np.concatenate([self.is_held(table["date"]) for _, table in self.games(["date"])])
+        return np.concatenate(
+            [self.is_held_out(table["date"]) for _, table in self.games(["date"])]
+        )
 
     def _shards(self, split: str) -> Iterator[Shard]:
         by_engine = self.has_engine_moves or "games" in self.page.get("selfplay", {})
@@ -193,7 +198,7 @@ class Dataset:
             return []
         stored = _stored_groups(self.page, entry)
         held = self.held_rows.get(entry["name"], [0] * len(stored))
-        if self.held_out == ALL:
+        if self.held_out == HOLD_OUT_ALL:
             held = stored
         if split == LATEST:
             return list(held)
@@ -233,14 +238,14 @@ def read_training_set(path: Path) -> dict[str, Any]:
     """Read and check `training_set.json`; raises DatasetError if it is damaged or outdated."""
     file = path / TRAINING_SET
     if not file.exists():
-        how = "`fianchetto join DATASET... --out DIR` makes one"
+        how = "create one with `fianchetto join DATASET... --out DIR`"
         raise DatasetError(f"{path} is not a training set: {how}")
-    page = read_json(file, DatasetError, largest=LARGEST_MANIFEST)
+    page = read_json(file, DatasetError, largest=MAX_MANIFEST_BYTES)
     found = page.get("training_set_version") if isinstance(page, dict) else None
     if found != TRAINING_SET_VERSION:
-        why = f"has version {shown(found)}, this program {TRAINING_SET_VERSION}"
+        why = f"has version {safe_text(found)}, but this program reads {TRAINING_SET_VERSION}"
         raise DatasetError(f"{file} {why}: join the datasets again")
-    check(file, page, TrainingSet, DatasetError, hint=": join the datasets again")
+    validate_content(file, page, TrainingSet, DatasetError, hint=": join the datasets again")
     return dict(page)
 
 
@@ -252,8 +257,8 @@ def _open_set(path: Path) -> Dataset:
     for split in ALL_SPLITS:
         rows, total = page["positions"].get(split), opened.count(split)
         if rows != total:
-            why = f"positions.{split} is {rows}, and its datasets have {total}"
-            raise DatasetError(f"{file}: {why}: join them again")
+            why = f"positions.{split} is {rows}, but its datasets have {total}"
+            raise DatasetError(f"{file}: {why}: join the datasets again")
     return opened
 
 
@@ -276,6 +281,6 @@ def require_unchanged(dataset: Dataset, joined: Path, entry: Mapping[str, Any]) 
         remove = f"`fianchetto join --out {joined} --remove {entry['name']}`"
         raise DatasetError(
             f"{dataset.path} has changed since it was joined",
-            remedy=f"{remove} removes it; then join it again",
+            remedy=f"remove it with {remove}, then join it again",
             code="member-changed",
         )

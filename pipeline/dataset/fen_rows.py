@@ -20,14 +20,33 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.storage.stores import is_local, publish
 
-STORED = ("game", "ply", "result", "eval", "clock", "elo", "opponent_elo", "base", "increment")
+EXPORTED_COLUMNS = (
+    "game",
+    "ply",
+    "result",
+    "eval",
+    "clock",
+    "elo",
+    "opponent_elo",
+    "base",
+    "increment",
+)
 """Exported columns of a shard; `result`, `eval`, `clock` and `elo` are for the side to move."""
-READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "plies", *STORED)
+READ_COLUMNS = (
+    "planes",
+    "castling",
+    "ep_file",
+    "halfmove",
+    "label",
+    "promotion",
+    "plies",
+    *EXPORTED_COLUMNS,
+)
 TEXTS = {name: pa.string() for name in ("split", "fen", "uci")}
 SCHEMA = pa.schema(
     [
         (name, TEXTS[name] if name in TEXTS else BY_NAME[name].type)
-        for name in ("split", *STORED[:2], "fen", "uci", *STORED[2:])
+        for name in ("split", *EXPORTED_COLUMNS[:2], "fen", "uci", *EXPORTED_COLUMNS[2:])
     ]
 )
 SUFFIXES = (".csv", ".parquet")
@@ -46,7 +65,7 @@ def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterat
         opened.require_shards(split)  # raises if there are none
     for part in opened.parts:
         for name in (split,) if split else ALL_SPLITS:
-            for rows in part.rows(name, READ):
+            for rows in part.rows(name, READ_COLUMNS):
                 table = _table(rows, name)
                 yield table.slice(0, count) if count else table
                 if 0 < count <= len(table):
@@ -66,7 +85,7 @@ def _table(rows: dict[str, Any], split: str) -> pa.Table:
             for label, promotion, color in moves
         ],
     }
-    for name in STORED:
+    for name in EXPORTED_COLUMNS:
         unknown = BATCH_SENTINELS.get(name)
         mask = None if unknown is None else rows[name] == unknown
         columns[name] = pa.array(rows[name], SCHEMA.field(name).type, mask=mask)
@@ -88,7 +107,7 @@ def write_fen_rows(
     Stopped.
     """
     if out.suffix not in SUFFIXES:
-        raise ConfigError(f"{out.name}: rows are written as {' or '.join(SUFFIXES)}")
+        raise ConfigError(f"the name {out.name} must end in {' or '.join(SUFFIXES)}")
     if not is_local(out) or out.exists():
         raise ConfigError(f"{out}: --out must be a new file on this machine")
     names = (split,) if split else ALL_SPLITS

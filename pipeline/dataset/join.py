@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.dataset import (
-    ALL,
     ALL_SPLITS,
-    DAY,
+    DAY_PATTERN,
+    HOLD_OUT_ALL,
+    HOLD_OUT_NONE,
     LATEST,
-    NONE,
     TRAINING_SET,
     TRAINING_SET_VERSION,
     Dataset,
@@ -45,7 +45,7 @@ LOG = logging.getLogger(__name__)
 NEWEST = "newest"
 NEWEST_SHARE = 0.1
 """Maximum share of a dataset's dated games that NEWEST holds out: whole days, at least one."""
-WITHOUT = "only its val and test splits are held out"
+NO_GAMES_HELD_OUT = "only its val and test splits are held out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +81,7 @@ def join(
         if is_training_set(directory):
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
         open_manifest(directory)
-    with folder.held():
+    with folder.lock():
         entries = _entries(datasets, out, config, remove)
         used = []
         for entry in entries:
@@ -90,7 +90,7 @@ def join(
             used.append(_hold_out(entry, opened, config, stop))
         if not any(part.has("train") for part in used):
             why = "all datasets are held out, or have no train split"
-            raise DatasetError(f"no positions to train on are left: {why}")
+            raise DatasetError(f"no positions are left to train on: {why}")
         games = count_games(used, stop)
         page = {
             "training_set_version": TRAINING_SET_VERSION,
@@ -136,9 +136,11 @@ def _entries(
     names = [entry["name"] for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two datasets are called {twice[0]!r}: rename the folder of one")
-    if config.hold_out not in (NEWEST, NONE, *names):
+    if config.hold_out not in (NEWEST, HOLD_OUT_NONE, *names):
         allowed = "newest, none or a dataset's name"
-        raise ConfigError(f"hold_out is {allowed}, and no dataset is called {config.hold_out!r}")
+        raise ConfigError(
+            f"hold_out must be {allowed}, but no dataset is called {config.hold_out!r}"
+        )
     by_hash: dict[str, Path] = {}
     for directory, entry in found.items():
         if (other := by_hash.setdefault(entry["manifest_sha256"], directory)) != directory:
@@ -154,7 +156,7 @@ def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop:
     days = _count_days(dataset)
     first, why = _choose_games(days, entry["name"], config)
     dataset = replace(dataset, held_out=first)
-    if first not in (ALL, NONE):
+    if first not in (HOLD_OUT_ALL, HOLD_OUT_NONE):
         dataset = replace(dataset, held_rows=_count_held_rows(dataset, stop))
     entry |= {
         "first_date": min(days, default=None),
@@ -163,7 +165,7 @@ def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop:
         "why": why,
         "held_rows": dataset.held_rows,
     }
-    games = first if first in (ALL, NONE) else f"games from {first} on"
+    games = first if first in (HOLD_OUT_ALL, HOLD_OUT_NONE) else f"games from {first} on"
     LOG.info("held out of %s: %s (%s)", entry["name"], games, why)
     return dataset
 
@@ -174,22 +176,25 @@ def _count_days(dataset: Dataset) -> Mapping[str, int]:
     for _, games in dataset.games(["date", "split"]):
         dates = games.filter(games["split"].is_valid())["date"]
         days.update({one["values"]: one["counts"] for one in dates.value_counts().to_pylist()})
-    return {day: games for day, games in days.items() if day and re.fullmatch(DAY, day)}
+    return {day: games for day, games in days.items() if day and re.fullmatch(DAY_PATTERN, day)}
 
 
 def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tuple[str, str]:
     """Return the held-out games of a dataset, as in `Dataset.held_out`, and the reason."""
     if config.hold_out != NEWEST:
-        return ALL if name == config.hold_out else NONE, f"by hold_out {config.hold_out}"
+        return (
+            HOLD_OUT_ALL if name == config.hold_out else HOLD_OUT_NONE,
+            f"by hold_out {config.hold_out}",
+        )
     total, held, first = sum(days.values()), 0, ""
     for day in sorted(days, reverse=True):
         if first and held + days[day] > NEWEST_SHARE * total:
             break
         first, held = day, held + days[day]
     if not days:
-        return NONE, f"its games have no dates: {WITHOUT}"
+        return HOLD_OUT_NONE, f"its games have no dates: {NO_GAMES_HELD_OUT}"
     if 2 * held > total:
-        return NONE, f"most of its games are of one day, {first}: {WITHOUT}"
+        return HOLD_OUT_NONE, f"most of its games are from one day, {first}: {NO_GAMES_HELD_OUT}"
     return first, f"{held:,} of its {total:,} games, the newest"
 
 
@@ -252,6 +257,6 @@ def _game_splits(dataset: Dataset) -> "Iterator[pl.DataFrame]":
     index = pl.col("split").replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt8)
     latest = pl.lit(ALL_SPLITS.index(LATEST), pl.UInt8)
     for _, table in dataset.games(["identity", "split", "date"]):
-        held = pl.Series("held", dataset.is_held(table["date"]))
+        held = pl.Series("held", dataset.is_held_out(table["date"]))
         games = pl.DataFrame(pl.from_arrow(table)).with_columns(held).drop_nulls("split")
         yield games.select(key="identity", split=pl.when("held").then(latest).otherwise(index))

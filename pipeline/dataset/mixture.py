@@ -27,7 +27,7 @@ from pipeline.dataset.batches import Batches, require_divisible
 from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError
 
-TICKETS, PLACES = 1, 2
+SOURCE_STREAM, ORDER_STREAM = 1, 2
 """Tags of the random streams: the source of a row, and its place in the batch."""
 
 
@@ -70,7 +70,7 @@ class Mixture:
         require_divisible(batch_size, rank, world)
         if not 0 <= human_share < 1 or (human_share > 0) != (human is not None):
             raise ConfigError(
-                "human_share must be at least 0 and below 1, and 0 only without human datasets"
+                "human_share must be 0 without human datasets, and with them above 0 and below 1"
             )
         self.sources: list[Source] = [*([human] if human is not None else []), *selfplay]
         self.humans = len(self.sources) - len(selfplay)
@@ -78,7 +78,9 @@ class Mixture:
         self.rank, self.world = rank, world
         takes = [source.takes for source in selfplay]
         tickets = np.repeat(np.arange(self.humans, len(self.sources), dtype=np.uint16), takes)
-        self.tickets_S = np.random.Generator(np.random.PCG64((seed, TICKETS))).permutation(tickets)
+        self.tickets_S = np.random.Generator(np.random.PCG64((seed, SOURCE_STREAM))).permutation(
+            tickets
+        )
         self.steps = int(len(self.tickets_S) / (batch_size * (1 - human_share)))
         """Number of whole batches."""
 
@@ -103,7 +105,9 @@ class Mixture:
                     source = self.sources[index]
                     readers[index] = _Reader(source.batches, source.first + int(taken[index]))
                 parts += readers[index].take(count) if count else []
-            yield _mix(parts, self.batch_size, (self.seed, PLACES, number), self.rank, self.world)
+            yield _mix(
+                parts, self.batch_size, (self.seed, ORDER_STREAM, number), self.rank, self.world
+            )
 
 
 class Shares:
@@ -116,7 +120,7 @@ class Shares:
         """
         if len(shares) != len(streams) or not all(0 < share < math.inf for share in shares):
             count = f"one for each of {len(streams)} datasets"
-            raise ConfigError(f"shares are positive numbers, {count}, not {list(shares)}")
+            raise ConfigError(f"shares must be positive numbers, {count}, not {list(shares)}")
         self.streams = streams
         ends = accumulate(share / sum(shares) for share in shares)
         self.ends = [Fraction(end).limit_denominator(10**6) for end in ends]
@@ -139,7 +143,7 @@ class Shares:
             parts: list[Batch] = []
             for reader, rows in zip(readers, wanted, strict=True):
                 parts += reader.take(rows)
-            yield _mix(parts, size, (seed, PLACES, number), rank, world)
+            yield _mix(parts, size, (seed, ORDER_STREAM, number), rank, world)
 
 
 def _mix(parts: Sequence[Batch], size: int, seed: tuple[int, ...], rank: int, world: int) -> Batch:

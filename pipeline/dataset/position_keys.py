@@ -19,7 +19,7 @@ from engine.progress import Progress, Tick, silent
 from pipeline.dataset.dataset import Shard, row_groups
 from pipeline.dataset.hashing import splitmix64
 
-KEYED_BY = ("planes", "castling")
+KEY_COLUMNS = ("planes", "castling")
 """Columns that determine a key."""
 BLOCK = 1024
 """Rows hashed at a time, so that they stay in the core's cache."""
@@ -54,7 +54,7 @@ def find_keys(
     wanted, places = np.unique(keys_R, return_inverse=True)
     found = np.zeros(len(wanted), dtype=np.bool_)
     done, total = 0, sum(shard.rows for shard in shards)
-    for rows in row_groups(shards, KEYED_BY) if len(wanted) else ():
+    for rows in row_groups(shards, KEY_COLUMNS) if len(wanted) else ():
         keys = position_keys(rows["planes"], rows["castling"])
         at = np.searchsorted(wanted, keys).clip(max=len(wanted) - 1)
         found[at[wanted[at] == keys]] = True

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from engine.errors import UserError
-from engine.json_files import check, parse_json, read_json
-from model.card import CARD, Card
+from engine.json_files import parse_json, read_json, validate_content
+from model.card import CARD_FILE, Card
 from model.training.config import TrainConfig
 from pipeline.dataset.dataset import TRAINING_SET, Dataset, is_training_set
 from pipeline.dataset.files.columns import MANIFEST
@@ -38,7 +38,7 @@ from pipeline.defs.steps import (
     report_user_errors,
     run_step,
 )
-from pipeline.dumps.source import require
+from pipeline.dumps.source import require_dump
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
 from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS
 from pipeline.storage.stores import file_hash
@@ -65,7 +65,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """
     with report_user_errors():
         source = datasets.source(context.partition_key)
-        require(str(source))
+        require_dump(str(source))
         digest = file_hash(source)
     facts: metadata.Metadata = {
         **metadata.describe_place(source),
@@ -200,7 +200,7 @@ def accuracy_report(
         work = partial(tasks.report, network, data, options.split, options.rule, out)
         report = run_step(context, work)
         page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
-        hashes = [file_hash(page), file_hash(network / CARD)]
+        hashes = [file_hash(page), file_hash(network / CARD_FILE)]
     context.instance.add_run_tags(context.run.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
         metadata=metadata.describe_report(network, data, report, out),
@@ -230,13 +230,13 @@ def choose_start(
     positions starts from the embedded network if the preset matches.
     """
     start, why = None, "start is set"
-    if options.start == "auto" and (out / CARD).exists():
+    if options.start == "auto" and (out / CARD_FILE).exists():
         start, why = _read_start(out, datasets), "the resumed run started there"
     elif options.start == "auto":
         count = Dataset.open(joined).count("train")
         why = f"{count:,} positions"
-        if parse_json((EMBEDDED / CARD).read_bytes())["preset"]["name"] != options.preset:
-            why += f", and {options.preset} is another preset"
+        if parse_json((EMBEDDED / CARD_FILE).read_bytes())["preset"]["name"] != options.preset:
+            why += f", and {options.preset} is not the embedded network's preset"
         elif count < SCRATCH_POSITIONS:
             start = EMBEDDED
     elif options.start == "embedded":
@@ -255,8 +255,8 @@ def choose_start(
 
 def _read_start(out: Path, datasets: Datasets) -> Path | None:
     """Return the starting checkpoint of the run in `out`; None for random weights."""
-    card = read_json(out / CARD, UserError)
-    check(out / CARD, card, Card, UserError)
+    card = read_json(out / CARD_FILE, UserError)
+    validate_content(out / CARD_FILE, card, Card, UserError)
     before = card["data"].get("start")
     if before is None:
         return None

@@ -25,22 +25,22 @@ from pipeline.defs.steps import (
 )
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.matches.match import format_elo
-from pipeline.validation.verify import LIMIT, verify_dataset
+from pipeline.validation.verify import MAX_REPLAYED_BYTES, verify_dataset
 
 FILES, SPLITS, ROWS = BLOCKING["positions"]
 (LOSS,) = BLOCKING["checkpoint"]
-WHOLE = "dump_read_to_its_end"
-SIDES = "no_game_in_train_and_a_test"
-CLASSICAL = "accuracy_beats_hand_written"
-STRONGER = "stronger_than_supervised"
-PERSONAL = "plays_more_like_the_player_than_the_base"
-COMPARED = 64
+IS_READ_TO_END = "dump_read_to_its_end"
+NO_GAME_ON_BOTH_SIDES = "no_game_in_train_and_a_test"
+BEATS_HAND_WRITTEN = "accuracy_beats_hand_written"
+BEATS_SUPERVISED = "stronger_than_supervised"
+BEATS_BASE = "plays_more_like_the_player_than_the_base"
+COMPARED_ROWS = 64
 """Number of random rows to replay from the dump with python-chess."""
 POSITIONS = {
     FILES: "All shards are in the manifest, and their sizes, SHA-256 hashes and rows match it.",
     SPLITS: "No game has positions in two splits.",
     ROWS: "Random rows match a replay of the dump with python-chess.",
-    WHOLE: "The dump was read to the end and is not damaged.",
+    IS_READ_TO_END: "The dump was read to the end and is not damaged.",
 }
 with warnings.catch_warnings():
     warnings.simplefilter(
@@ -57,17 +57,23 @@ with warnings.catch_warnings():
         for name, text in POSITIONS.items()
     ]
 RESULTS = {
-    "training_set": (SIDES, "No game in train has the same moves as a held-out game."),
-    "accuracy_report": (CLASSICAL, "Top-1 accuracy is higher than the hand-written evaluator's."),
+    "training_set": (
+        NO_GAME_ON_BOTH_SIDES,
+        "No game in train has the same moves as a held-out game.",
+    ),
+    "accuracy_report": (
+        BEATS_HAND_WRITTEN,
+        "Top-1 accuracy is higher than the hand-written evaluator's.",
+    ),
     "tuned_checkpoint": (
         LOSS,
         "The best network loads, and its loss on stored positions is finite.",
     ),
     "strength_report": (
-        STRONGER,
+        BEATS_SUPERVISED,
         "The lower bound of Elo against the supervised network is above 0.",
     ),
-    "imitation": (PERSONAL, "The lower bound of the top-1 gain on the newest games is above 0."),
+    "imitation": (BEATS_BASE, "The lower bound of the top-1 gain on the newest games is above 0."),
 }
 """Checks that an asset evaluates on its own result: asset -> (name, description)."""
 
@@ -104,8 +110,10 @@ def verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     """Verify one partition; skip the comparison of rows if its dump has been deleted."""
     with report_user_errors():
         sources = [str(datasets.source(key))] if key in datasets.dumps() else []
-        rows = COMPARED if sources else 0
-        work = partial(verify_dataset, datasets.positions(key), sources, rows=rows, limit=LIMIT)
+        rows = COMPARED_ROWS if sources else 0
+        work = partial(
+            verify_dataset, datasets.positions(key), sources, rows=rows, limit=MAX_REPLAYED_BYTES
+        )
         return evaluate_positions(child.run_child(work), rows)
 
 
@@ -163,7 +171,7 @@ def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCh
         _list_problems(FILES, files),
         _list_problems(SPLITS, splits),
         _list_problems(ROWS, rows, rows_compared=compared, rows_wanted=wanted),
-        _list_problems(WHOLE, found["damage"], warns=True),
+        _list_problems(IS_READ_TO_END, found["damage"], warns=True),
     ]
 
 
@@ -178,7 +186,7 @@ def evaluate_training_set(page: Mapping[str, Any]) -> dg.AssetCheckResult:
         for name, count in counts.items()
         if count
     ]
-    return _list_problems(SIDES, problems, warns=True, **counts)
+    return _list_problems(NO_GAME_ON_BOTH_SIDES, problems, warns=True, **counts)
 
 
 def evaluate_report(report: Mapping[str, Any]) -> dg.AssetCheckResult:
@@ -188,7 +196,7 @@ def evaluate_report(report: Mapping[str, Any]) -> dg.AssetCheckResult:
     """
     top1, baseline = report["top1"], report["hand_written_top1"]
     message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
-    return _result(CLASSICAL, top1 > baseline, message, top1=top1, baseline=baseline)
+    return _result(BEATS_HAND_WRITTEN, top1 > baseline, message, top1=top1, baseline=baseline)
 
 
 def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
@@ -205,9 +213,9 @@ def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
 def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
     """Return the check result for a match against the supervised checkpoint; None fails."""
     if row is None:
-        return _result(STRONGER, False, NOTHING_PROMOTED)
+        return _result(BEATS_SUPERVISED, False, NOTHING_PROMOTED)
     message = f"Elo {format_elo(row)} in {row['games']} games"
-    return _result(STRONGER, (row["elo_low"] or 0.0) > 0, message, elo_low=row["elo_low"])
+    return _result(BEATS_SUPERVISED, (row["elo_low"] or 0.0) > 0, message, elo_low=row["elo_low"])
 
 
 def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
@@ -215,7 +223,7 @@ def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
     (row,) = (row["all"] for row in result["networks"] if row["name"] == "imitation")
     low = row["top1_low"]
     values = {} if low is None else {"top1_difference": row["top1_difference"], "top1_low": low}
-    return _result(PERSONAL, low is not None and low > 0, result["headline"], **values)
+    return _result(BEATS_BASE, low is not None and low > 0, result["headline"], **values)
 
 
 def _list_problems(

@@ -36,9 +36,9 @@ from engine.progress import Progress, silent
 from pipeline.cli.progress import PACKAGES
 from pipeline.storage.stores import locked
 
-GRACE = 20.0
+GRACE_SECONDS = 20.0
 """Seconds a stopped child has to save; must be below Dagster's `cancel_timeout_seconds`."""
-STOPPED = 75
+STOPPED_STATUS = 75
 """Exit status (EX_TEMPFAIL) of work that was stopped early and can be resumed."""
 
 
@@ -51,7 +51,7 @@ def run_child(
     *,
     progress: Progress = silent,
     lock: Path | None = None,
-    grace: float = GRACE,
+    grace: float = GRACE_SECONDS,
 ) -> Mapping[str, Any]:
     """Call `work` (a function or a `functools.partial`) in a child process and return its result.
 
@@ -90,7 +90,7 @@ def run_child(
     if kind == "error":
         raise UserError(**value)
     raise ChildError(
-        f"the child process ended with status {code}: see the error output of the run (stderr)"
+        f"the child process exited with status {code}: see the error output of the run (stderr)"
     )
 
 
@@ -134,10 +134,10 @@ def main() -> None:
             raise KeyboardInterrupt
     except UserError as error:
         send("error", {"problem": error.problem, "remedy": error.remedy, "code": error.code})
-        sys.exit(STOPPED if stops else 2)
+        sys.exit(STOPPED_STATUS if stops else 2)
     except KeyboardInterrupt:
-        send("error", {"problem": "stopped early; what was finished is kept", "code": "stopped"})
-        sys.exit(STOPPED)
+        send("error", {"problem": "stopped early; finished work is kept", "code": "stopped"})
+        sys.exit(STOPPED_STATUS)
     finally:
         if stops:
             time.sleep(0.1)  # a dying parent may still look alive

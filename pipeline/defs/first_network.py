@@ -27,9 +27,9 @@ from pipeline.cli.endings import describe_first_run
 from pipeline.defs import assets, checks, child
 from pipeline.defs.launchpad.forms import make_form, read_form
 from pipeline.defs.launchpad.options import CheckpointOptions, TrainingSetOptions
-from pipeline.defs.resources import SAMPLE, Datasets, key_of, load
+from pipeline.defs.resources import SAMPLE_KEY, Datasets, key_of, load
 from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
-from pipeline.dumps.fetch import STEM, fetch, month_of
+from pipeline.dumps.fetch import MONTH_PREFIX, fetch, month_of
 from pipeline.errors import ConfigError
 from pipeline.storage.http import file_name, is_web
 
@@ -44,7 +44,7 @@ class FirstNetworkOptions:
 
     form: ClassVar = ("games", "minutes", "start_from_embedded", "report")
 
-    games: str = SAMPLE
+    games: str = SAMPLE_KEY
     """Games to learn from: a PGN file (a path on this machine or an https:// address, also .zst,
     .gz, .bz2, .zip), a month of Lichess such as 2013-01, or the name of a dump in datasets/dumps.
     `sample` is the sample of 2,000 games that comes with the program."""
@@ -59,14 +59,16 @@ class FirstNetworkOptions:
 
 def find_partition(games: str) -> str:
     """Return the partition key of the games. Raises UserError for a file that is no dump."""
-    if month_of(f"{STEM}{games}"):
-        return f"{STEM}{games}"
+    if month_of(f"{MONTH_PREFIX}{games}"):
+        return f"{MONTH_PREFIX}{games}"
     if not is_web(games) and "/" not in games and key_of(Path(games)) is None:
         return games
     name = file_name(games) if is_web(games) else games
     key = key_of(Path(name))
     if key is None:
-        raise UserError(f"{name} must be a PGN file: its name ends in .pgn, .pgn.zst, .pgn.gz, ...")
+        raise UserError(
+            f"{name} must be a PGN file, with a name that ends in .pgn, .pgn.zst, .pgn.gz, ..."
+        )
     return key
 
 
@@ -89,7 +91,7 @@ def find_games(context: dg.OpExecutionContext, games: str, datasets: Datasets) -
         folder.mkdir(parents=True, exist_ok=True)
         (folder / file.name).symlink_to(file.resolve())
     elif "/" in games and not known:
-        raise UserError(f"there is no file {file}: write its full path")
+        raise UserError(f"there is no file {file}: give its full path")
     datasets.source(key)
     context.instance.add_dynamic_partitions(DUMPS, [key])
     return key
@@ -209,7 +211,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--dump",
-        default=SAMPLE,
+        default=SAMPLE_KEY,
         help="file in datasets/dumps/ without its extension, a path, an address, or `sample`",
     )
     parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
@@ -237,7 +239,7 @@ def main() -> int:
     report, _ = result.asset_materializations_for_node("measure_network")
     found = {name: value.value for name, value in report.metadata.items()}
     folder, checkpoint = Path(str(found["path"])), Path(str(found["checkpoint"]))
-    _print("\n" + describe_first_run(found, options.dump == SAMPLE, folder, checkpoint))
+    _print("\n" + describe_first_run(found, options.dump == SAMPLE_KEY, folder, checkpoint))
     return 0
 
 

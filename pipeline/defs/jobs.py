@@ -14,7 +14,7 @@ from pipeline.defs.assets import (
     positions,
     training_set,
 )
-from pipeline.defs.resources import SAMPLE, Datasets, version_of
+from pipeline.defs.resources import SAMPLE_KEY, Datasets, version_of
 from pipeline.defs.steps import DUMPS
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
 
@@ -96,7 +96,7 @@ def new_dumps(
     for key, (file, *_) in datasets.dumps().items():
         version = version_of(file)
         settled = file.stat().st_mtime <= time.time() - SETTLE_SECONDS
-        if key != SAMPLE and settled and is_wanted(context.instance, datasets, key, version):
+        if key != SAMPLE_KEY and settled and is_wanted(context.instance, datasets, key, version):
             run_key = f"{key}, {version}"
             requests.append(dg.RunRequest(run_key=run_key, partition_key=key, tags=RETRIES))
     if not requests:

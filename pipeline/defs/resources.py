@@ -17,10 +17,10 @@ from pipeline.dataset.files.columns import MANIFEST
 from pipeline.defs.launchpad.forms import keep_order
 from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
 from pipeline.executors.local import LOCAL
-from pipeline.samples.shipped import SAMPLE as SAMPLE_FILE
+from pipeline.samples.shipped import SAMPLE_DUMP as SAMPLE_FILE
 
 DUMP_SUFFIX = re.compile(r"\.pgn(\.zst|\.bz2|\.gz|\.zip)?$")
-SAMPLE = "sample"
+SAMPLE_KEY = "sample"
 """Partition key of the embedded sample dump."""
 
 
@@ -55,7 +55,7 @@ class Datasets(dg.ConfigurableResource[None]):
                 found.setdefault(key, []).append(path)
         for path in sorted(self.path.glob(f"{SAMPLE_FILE.parent.name}/*")):
             if key_of(path):
-                found.setdefault(SAMPLE, []).append(path)
+                found.setdefault(SAMPLE_KEY, []).append(path)
         return found
 
     def source(self, key: str) -> Path:
@@ -98,10 +98,9 @@ class Datasets(dg.ConfigurableResource[None]):
         found = sorted(complete & {folder / name for name in (*self.dumps(), *expected)})
         if not found:
             raise UserError(
-                f"{folder} has no complete dataset of a dump: materialize `positions`, or name "
-                f"datasets"
+                f"{folder} has no complete dataset: materialize `positions`, or name datasets"
             )
-        return [path for path in found if path.name != SAMPLE] or found
+        return [path for path in found if path.name != SAMPLE_KEY] or found
 
     def positions(self, key: str) -> Path:
         """Return the folder of a dump's positions."""

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from engine.json_files import parse_json
-from model.card import CARD
+from model.card import CARD_FILE
 from pipeline.dataset.dataset import TRAINING_SET
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.defs.jobs import SETTLE_SECONDS, UNFINISHED, register
@@ -20,7 +20,7 @@ Event = dg.AssetMaterialization | dg.AssetObservation
 PATTERNS = (
     ("positions", f"positions/*/{MANIFEST}"),
     ("training_set", f"training_sets/*/{TRAINING_SET}"),
-    ("checkpoint", f"checkpoints/*/{CARD}"),
+    ("checkpoint", f"checkpoints/*/{CARD_FILE}"),
     ("accuracy_report", "reports/*/report.json"),
     ("accuracy_report", "reports/*/*/report.json"),
 )

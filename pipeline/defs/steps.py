@@ -41,7 +41,7 @@ class StoppedError(DagsterUserCodeProcessError):
     """The run was stopped. Dagster shows this error's message without a stack trace."""
 
     def __init__(self) -> None:
-        words = "stopped: what was finished is kept; re-execute the run to continue"
+        words = "stopped: finished work is kept; re-execute the run to continue"
         shown = SerializableErrorInfo(message=words, stack=[], cls_name=None)
         super().__init__(words, user_code_process_error_infos=[shown])
 
@@ -173,7 +173,10 @@ def find_folder(
     if chosen := own or [facts for _, facts in found]:
         if name not in chosen[0]:
             folder = chosen[0]["path"].value
-            raise UserError(f"{folder} was made on the command line, without a note of its {name}")
+            raise UserError(
+                f"{folder} was made on the command line, which does not record its {name}: "
+                "materialize it"
+            )
         return Path(str(chosen[0][name].value))
     asset = key.to_user_string()
     raise UserError(

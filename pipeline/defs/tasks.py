@@ -32,11 +32,11 @@ def ingest(
     """
     from pipeline.dataset.files.manifest import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
-    from pipeline.executors.by_name import engine_of
+    from pipeline.executors.by_name import make_engine
     from pipeline.ingest import replacing
     from pipeline.ingest.job import ingest as library
 
-    runner = engine_of(engine, workers)
+    runner = make_engine(engine, workers)
     anew = partial(
         replacing.replace, source, out, config, engine=runner, progress=progress, stop=stop
     )

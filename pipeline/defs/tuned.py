@@ -9,7 +9,7 @@ from functools import partial
 import dagster as dg
 
 from engine.errors import UserError
-from model.card import CARD
+from model.card import CARD_FILE
 from pipeline.dataset.dataset import Dataset
 from pipeline.defs import checks, child, tasks
 from pipeline.defs.assets import Result, checkpoint, positions
@@ -17,7 +17,7 @@ from pipeline.defs.launchpad.forms import Form, read_form
 from pipeline.defs.launchpad.options import ImitationOptions, StrengthOptions, TunedOptions
 from pipeline.defs.pages import metadata, tuned_metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.resources import SAMPLE, Datasets
+from pipeline.defs.resources import SAMPLE_KEY, Datasets
 from pipeline.defs.steps import find_input, find_inputs, find_own_set, report_user_errors, run_step
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
@@ -64,7 +64,7 @@ def tuned_checkpoint(
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
         check_results=[checks.evaluate_checkpoint(probe)],
-        data_version=metadata.data_version(file_hash(out / "best" / CARD), CODE_VERSION),
+        data_version=metadata.data_version(file_hash(out / "best" / CARD_FILE), CODE_VERSION),
     )
 
 
@@ -84,7 +84,7 @@ def strength_report(
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.tuned(context.partition_key)
-        card = tuned / "best" / CARD
+        card = tuned / "best" / CARD_FILE
         if not card.is_file():
             raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
         best = file_hash(card)
@@ -116,7 +116,7 @@ def imitation(
     """
     with report_user_errors(ADD_PARTITION):
         options = read_form(config)
-        names = options.games or tuple(name for name in datasets.dumps() if name != SAMPLE)
+        names = options.games or tuple(name for name in datasets.dumps() if name != SAMPLE_KEY)
         out = datasets.imitation(context.partition_key)
         report = datasets.path / "reports" / out.name
         work = partial(
@@ -132,5 +132,5 @@ def imitation(
     return Result(
         metadata=tuned_metadata.describe_imitation(out, report, result),
         check_results=[checks.evaluate_imitation(result)],
-        data_version=dg.DataVersion(file_hash(out / CARD)),
+        data_version=dg.DataVersion(file_hash(out / CARD_FILE)),
     )

@@ -45,7 +45,7 @@ LOCATION = "fianchetto"
 """Name of the code location."""
 STOP_SECONDS = 40.0
 """Seconds the daemon and code server have to end; a run's child has 20 of them to save."""
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'"
 )
@@ -58,7 +58,7 @@ class Reports(StaticFiles):
     def file_response(self, *args: Any, **options: Any) -> Response:
         """Return a file with security headers."""
         response = super().file_response(*args, **options)
-        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
@@ -74,7 +74,7 @@ def find_refusal(scope: Scope) -> str:
     if scope["type"] != "http" or "graphql" not in scope["path"].lower():
         return ""
     if "query" in parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True):
-        return "GraphQL in the address is not executed: send it as JSON by POST"
+        return "GraphQL in the URL is not executed: send it as JSON by POST"
     types = Headers(scope=scope).getlist("content-type")
     plain = [kind.partition(";")[0].strip().lower() for kind in types]
     if scope["method"] == "POST" and plain != ["application/json"]:
@@ -91,7 +91,9 @@ def open_home(instance: dg.DagsterInstance, request: Request) -> Response:
 
 def show_settings(request: Request) -> Response:
     """Return the page that lists the settings of all forms."""
-    return HTMLResponse(describe_settings(OPTIONS), headers={"Content-Security-Policy": POLICY})
+    return HTMLResponse(
+        describe_settings(OPTIONS), headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY}
+    )
 
 
 def main() -> int:
@@ -141,13 +143,13 @@ def serve(listener: socket.socket) -> None:
         )
         start = ("code-server", "start", "-s", str(address), "-m", "pipeline.definitions")
         words = ("--location-name", LOCATION, "--log-level", "warning")
-        code_server = stack.enter_context(running("dagster", *start, *words))
+        code_server = stack.enter_context(run_module("dagster", *start, *words))
         while not address.exists():
             if code_server.poll() is not None:
                 return
             time.sleep(0.1)
         daemon = stack.enter_context(
-            running("dagster._daemon", "run", "--workspace", str(workspace))
+            run_module("dagster._daemon", "run", "--workspace", str(workspace))
         )
         context = stack.enter_context(
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]))
@@ -170,7 +172,7 @@ def serve(listener: socket.socket) -> None:
         processes = (code_server, daemon)
         threading.Thread(target=_stop_when_dead, args=(server, processes), daemon=True).start()
         sys.stdout.write(
-            f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n"
+            f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C stops it)\n"
         )
         sys.stdout.flush()
         server.run([listener])
@@ -184,7 +186,7 @@ def _stop_when_dead(server: "Server", processes: Sequence["subprocess.Popen[byte
 
 
 @contextmanager
-def running(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+def run_module(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a module as a program; on exit, stop it and its runs, or kill it.
 
     `python -m` is used instead of the module's script, which may not be in Python's folder (Debian,

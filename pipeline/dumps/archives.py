@@ -19,12 +19,12 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 GZIP = b"\x1f\x8b"
 BZIP2 = b"BZh"
 ZIP = b"PK\x03\x04"
-REFUSED = {
-    b"\xfd7zXZ\x00": ("an xz archive", "unpack it by `xz -d`"),
-    b"\x5d\x00\x00": ("an lzma archive", "unpack it by `xz -d`"),
-    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "unpack it by `7z x`"),
-    b"Rar!\x1a\x07": ("a RAR archive", "unpack it by `unrar x`"),
-    b"\x04\x22\x4d\x18": ("an lz4 archive", "unpack it by `lz4 -d`"),
+UNSUPPORTED_FORMATS = {
+    b"\xfd7zXZ\x00": ("an xz archive", "unpack it with `xz -d`"),
+    b"\x5d\x00\x00": ("an lzma archive", "unpack it with `xz -d`"),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "unpack it with `7z x`"),
+    b"Rar!\x1a\x07": ("a RAR archive", "unpack it with `unrar x`"),
+    b"\x04\x22\x4d\x18": ("an lz4 archive", "unpack it with `lz4 -d`"),
     b"PK\x05\x06": ("an empty zip archive", "name a file with games"),
     b"SQLite format 3\x00": ("an SQLite database", "export the games as PGN"),
     b"ARROW1": ("an Arrow file", "save it as Parquet"),
@@ -32,7 +32,7 @@ REFUSED = {
 """Name and remedy of each unsupported format, by its first bytes."""
 TAR, TAR_AT = b"ustar", 257
 
-READ = 1 << 16
+READ_BYTES = 1 << 16
 """Raw bytes to read at a time."""
 _CODECS: dict[str, tuple[Callable[[], Any], int]] = {
     "zstd": (lambda: zstandard.ZstdDecompressor().decompressobj(), 4096),
@@ -50,7 +50,7 @@ class TrailingBytesError(OSError):
     """Bytes that are not an archive follow a complete archive; the archive's text is complete."""
 
 
-def compression_of(head: bytes) -> str | None:
+def detect_compression(head: bytes) -> str | None:
     """Return the compression (zstd, gzip, bz2, zip) by the first bytes of a file, else None."""
     is_skippable = head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5  # pzstd writes such frames
     if head.startswith(ZSTD) or is_skippable:
@@ -65,13 +65,13 @@ def refuse_archives(first: bytes, inside: str | None) -> None:
     `first` are the first bytes of the text. `inside` is the compression of the archive that
     contains it.
     """
-    held = f"holds, inside a {inside} archive, " if inside else "is "
+    held = f"contains, inside a {inside} archive, " if inside else "is "
     if first[TAR_AT : TAR_AT + len(TAR)] == TAR:
-        raise DumpError(f"{held}a tar archive: unpack it by `tar -xf` and pass the files inside")
-    for magic, (what, remedy) in REFUSED.items():
+        raise DumpError(f"{held}a tar archive: unpack it with `tar -xf` and pass the files inside")
+    for magic, (what, remedy) in UNSUPPORTED_FORMATS.items():
         if first.startswith(magic):
             raise DumpError(f"{held}{what}: {remedy} and pass the file inside")
-    packed = compression_of(first) if inside else None
+    packed = detect_compression(first) if inside else None
     if packed:
         raise DumpError(f"{held}a {packed} archive: unpack it and pass the file inside")
 
@@ -105,7 +105,7 @@ def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
         try:
             with archive.open(file) as member:
                 read = 0
-                while text := member.read(READ):
+                while text := member.read(READ_BYTES):
                     read += len(text)
                     yield text, read / max(file.file_size, read)
         except NotImplementedError as error:
@@ -136,11 +136,11 @@ def decompress(read: Read, compression: str) -> Iterator[bytes]:
         rest = decoder.unused_data.lstrip(b"\0")
         while len(rest) < len(ZSTD) and (more := next(pieces, b"")):
             rest = (rest + more).lstrip(b"\0")
-        if rest and compression_of(rest) != compression:
-            raise TrailingBytesError(f"bytes that are not a {compression} archive follow its end")
+        if rest and detect_compression(rest) != compression:
+            raise TrailingBytesError(f"the {compression} archive is followed by other bytes")
 
 
 def _split(read: Read, length: int) -> Iterator[bytes]:
-    while block := read(READ):
+    while block := read(READ_BYTES):
         for at in range(0, len(block), length):
             yield block[at : at + length]

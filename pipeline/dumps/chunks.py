@@ -1,8 +1,8 @@
 """Cut the text of dumps into chunks of whole games, in bounded memory.
 
-A chunk holds about `chunk_bytes` of text and at most MAX_GAMES games. These limits and LONGEST_GAME
-bound the memory for any dump. A damaged archive ends with the last whole game that was read, and
-the damage is noted in its Source.
+A chunk holds about `chunk_bytes` of text and at most MAX_GAMES games. These limits and
+MAX_GAME_BYTES bound the memory for any dump. A damaged archive ends with the last whole game that
+was read, and the damage is noted in its Source.
 
 Axes: G games of a chunk.
 """
@@ -17,7 +17,7 @@ from pipeline.dumps.archives import TrailingBytesError
 from pipeline.dumps.formats.text import Pieces
 from pipeline.dumps.source import BLOCK, Source, display_name
 from pipeline.errors import DumpError
-from pipeline.pgn.split import LONGEST_GAME, Splitter, split
+from pipeline.pgn.split import MAX_GAME_BYTES, Splitter, split
 
 MAX_GAMES = 1 << 18
 """Maximum number of games in a chunk. A game takes about 600 bytes besides its text, and hostile
@@ -48,7 +48,7 @@ class _Window:
 
     def __init__(self, stream: Pieces, source: Source, chunk_bytes: int) -> None:
         self.stream, self.source = stream, source
-        self.text = np.empty(chunk_bytes + 2 * LONGEST_GAME + 3 * BLOCK, dtype=np.uint8)
+        self.text = np.empty(chunk_bytes + 2 * MAX_GAME_BYTES + 3 * BLOCK, dtype=np.uint8)
         # Chunks are read-only arrays. With a read-only view here, kernels compile only once.
         self.read_only = self.text.view()
         self.read_only.flags.writeable = False
@@ -77,11 +77,11 @@ class _Window:
             unseen = self.text[self.scanned : self.filled].tobytes()
             unseen = unseen.removesuffix(b"\r")  # its LF may follow
             end = self.scanned + max(unseen.rfind(b"\n"), unseen.rfind(b"\r")) + 1
-            if end == self.scanned and self.filled - self.scanned > LONGEST_GAME:
+            if end == self.scanned and self.filled - self.scanned > MAX_GAME_BYTES:
                 if not self.has_games:
                     raise DumpError(
                         f"{display_name(self.source.name)} is not PGN text: no line break in "
-                        f"{LONGEST_GAME >> 20} MiB"
+                        f"{MAX_GAME_BYTES >> 20} MiB"
                     )
                 end = self.filled  # cut the line; its game will be cut too
         if self.source.is_evaluations:
@@ -96,7 +96,7 @@ class _Window:
         self.has_games = self.has_games or count > 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Return whether no further block fits; an open game is then cut and returned."""
         return self.filled + BLOCK > len(self.text)
 
@@ -141,7 +141,7 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
             later = min(int(np.searchsorted(window.starts, first + chunk_bytes)), MAX_GAMES)
             if later < len(window.starts):
                 end, games = int(window.starts[later]), later
-            elif not more or window.full:
+            elif not more or window.is_full:
                 end, games = window.scanned, len(window.starts)
             else:
                 break

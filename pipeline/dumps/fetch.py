@@ -32,7 +32,7 @@ from pipeline.storage.http import (
     WebFile,
     file_name,
     is_web,
-    shown,
+    redact_url,
 )
 from pipeline.storage.stores import file_hash, locked, publish_json
 
@@ -42,10 +42,10 @@ HASHES = "sha256sums.txt"
 """Name of the list of published files, with a hash and a name on each line."""
 MAX_HASHES = 1 << 22
 """Maximum number of bytes of that list."""
-STEM = "lichess_db_standard_rated_"
+MONTH_PREFIX = "lichess_db_standard_rated_"
 _MONTH = re.compile("([0-9]{4})-(0[1-9]|1[0-2])")
 _FIRST = 2013 * 12
-RESTARTS = 3
+MAX_STARTS = 3
 """Maximum number of starts of a download that changes on the server or cannot be resumed."""
 
 
@@ -61,7 +61,7 @@ class FetchConfig:
 
 def month_of(key: str) -> str:
     """Return the month of a name such as `lichess_db_standard_rated_2013-01`, else ""."""
-    month = key.removeprefix(STEM)
+    month = key.removeprefix(MONTH_PREFIX)
     return month if month != key and _MONTH.fullmatch(month) else ""
 
 
@@ -75,7 +75,8 @@ def parse_months(word: str) -> list[str]:
     if len(ends) < 2 or not _FIRST <= ends[0] <= ends[1] <= this_month:
         newest = ", ".join(_format_month(this_month - back) for back in (1, 2, 3))
         raise ConfigError(
-            f"{shown(word)!r} is not a month from 2013-01 on, an ascending range of months such as "
+            f"{redact_url(word)!r} is not a month from 2013-01 on, an ascending range of months "
+            "such as "
             f"2013-01..2013-06, or a URL; the newest months are {newest}"
         )
     return [_format_month(month) for month in range(ends[0], ends[1] + 1)]
@@ -95,7 +96,9 @@ def _load_hashes(base: str, stop: Stop) -> dict[str, str]:
     found = {}
     for line in text.decode("utf-8", "replace").splitlines():
         if not (match := re.fullmatch(r"([0-9a-fA-F]{64}) [ *](\S+)", line.strip())):
-            raise FetchError(f"{shown(url)} is not a list of hashes: it has the line {line[:80]!r}")
+            raise FetchError(
+                f"{redact_url(url)} is not a list of hashes: it has the line {line[:80]!r}"
+            )
         found[match[2].rpartition("/")[2]] = match[1].lower()
     return found
 
@@ -137,10 +140,10 @@ def _resolve_files(
     urls = list[str]()
     for word in words:
         months = [] if is_web(word) else parse_months(word)
-        urls += [f"{base}/{STEM}{month}.pgn.zst" for month in months] or [word]
+        urls += [f"{base}/{MONTH_PREFIX}{month}.pgn.zst" for month in months] or [word]
     if config.sha256 and (len(urls) > 1 or not is_web(words[0])):
         raise ConfigError(
-            "sha256 is for a single file given by its URL: the hashes of months are published"
+            "sha256 can only be given with a single URL: the hashes of months are published"
         )
     listed = [url for url in urls if url.startswith(f"{base}/") and not config.sha256]
     hashes = _load_hashes(base, stop) if listed else {}
@@ -148,7 +151,7 @@ def _resolve_files(
     for url in urls:
         name = file_name(url)
         if not (name.isprintable() and re.fullmatch(r"[^./\\][^/\\]{,199}", name)):
-            raise ConfigError(f"{shown(url)} does not end in a file's name")
+            raise ConfigError(f"{redact_url(url)} does not end in a file name")
         if url in listed and name not in hashes:
             newest = ", ".join(sorted(hashes, reverse=True)[:3]) or "nothing"
             raise FetchError(f"{base} does not publish {name}; the newest files are {newest}")
@@ -207,8 +210,8 @@ class _Download:
         Starts again if the server has another version, or if a resumed part is damaged.
         """
         if not self.state.exists() and self.part.exists():
-            raise FetchError(f"{self.part} belongs to another program: move it away")
-        for attempt in range(RESTARTS):
+            raise FetchError(f"{self.part} was not written by this program: move it away")
+        for attempt in range(MAX_STARTS):
             version = self._load_version()
             if version is None:
                 self.part.unlink(missing_ok=True)
@@ -217,7 +220,7 @@ class _Download:
                 self._receive(WebFile(self.url, self.stop, begin=kept, version=version), meter)
             except SourceChangedError:
                 self._discard()
-                if attempt == RESTARTS - 1:
+                if attempt == MAX_STARTS - 1:
                     raise
                 continue
             sha256 = file_hash(self.part, self.stop)
@@ -228,8 +231,8 @@ class _Download:
             self._discard()
             if not kept:
                 raise FetchError(
-                    f"{shown(self.url)} has the sha256 {sha256}, not the published {self.sha256}: "
-                    f"it was not kept"
+                    f"{redact_url(self.url)} has the SHA-256 {sha256}, not the published "
+                    f"{self.sha256}: the download was deleted, try again"
                 )
         return sha256
 
@@ -253,8 +256,8 @@ class _Download:
         left = None if version.size is None else version.size - web.position
         if (free := shutil.disk_usage(self.path.parent).free) < (left or 0):
             raise FetchError(
-                f"{self.path.parent} has {free:,} bytes free, and {left:,} are left to fetch of "
-                f"{self.path.name}"
+                f"{self.path.parent} has only {free:,} bytes free, but {left:,} more are needed "
+                f"for {self.path.name}: free some space"
             )
         meter.total = None if left is None else meter.fetched + left
         state = {"url": self.url, "sha256": self.sha256, "version": asdict(version)}

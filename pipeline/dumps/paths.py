@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.dumps.source import require
+from pipeline.dumps.source import require_dump
 from pipeline.errors import DatasetError
 
 
-def dumps_of(
+def find_dumps(
     directory: Path, manifest: Mapping[str, Any], given: Sequence[Path] = ()
 ) -> list[str] | None:
     """Find the dumps of a dataset, in the manifest's order, among `given` or in Dagster's folders.
@@ -22,19 +22,19 @@ def dumps_of(
         if len(names) == len(given) == 1:
             by_name = {names[0]: given[0]}
         if missing := [name for name in names if name not in by_name]:
-            raise DatasetError(f"{directory} was made of {missing[0]} too: name that dump as well")
+            raise DatasetError(f"{directory} was also made from {missing[0]}: name that dump too")
         found = [by_name[name] for name in names]
     else:
         home = directory.resolve()
         folders = (home, home.parent.parent / "dumps", home.parent.parent / "sample")
         found = []
         for name in names:
-            # do not look up a name with a folder in it
+            # the names are untrusted: skip those with a folder in them
             places = [folder / name for folder in folders if Path(name).name == name]
             path = next((place for place in places if place.is_file()), None)
             if path is None:
                 return None
             found.append(path)
     for path in found:
-        require(str(path))
+        require_dump(str(path))
     return [str(path) for path in found]

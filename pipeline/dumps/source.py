@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from engine.progress import Stop, never
-from pipeline.dumps.archives import compression_of, decompress, read_zip, refuse_archives
+from pipeline.dumps.archives import decompress, detect_compression, read_zip, refuse_archives
 from pipeline.dumps.formats import evaluations, parquet
 from pipeline.dumps.formats.positions import recognize
-from pipeline.dumps.formats.text import FIRST, HEAD, Pieces, gather
+from pipeline.dumps.formats.text import FIRST_BYTES, HEAD_BYTES, Pieces, join_games
 from pipeline.errors import DumpError, Stopped
-from pipeline.storage.http import RemoteVersion, WebFile, file_name, shown
-from pipeline.storage.objects import ObjectFile, RangeFile, list_files, look, open_remote
+from pipeline.storage.http import RemoteVersion, WebFile, file_name, redact_url
+from pipeline.storage.objects import ObjectFile, RangeFile, fetch_version, list_files, open_remote
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import file_hash, is_url
 
@@ -46,7 +46,7 @@ class Source:
         stop: Stop = never,
         *,
         plain: bool = False,
-        sample: evaluations.Sample = evaluations.ALL,
+        sample: evaluations.Sample = evaluations.WHOLE_INPUT,
     ) -> None:
         self.name, self.stop, self.plain, self.sample = name, stop, plain, sample
         self.hash = hashlib.sha256()
@@ -71,7 +71,7 @@ class Source:
     def size(self) -> int | None:
         """Size of the (compressed) file in bytes, None if unknown."""
         if is_url(self.name):
-            return look(self.name, self.stop).size
+            return fetch_version(self.name, self.stop).size
         return None if self.name == STDIN else Path(self.name).stat().st_size
 
     def open(self) -> Pieces:
@@ -83,20 +83,22 @@ class Source:
             self.version = self._file.version
         else:
             self._file = _open(Path(self.name))
-        while len(self._head) < HEAD and (more := self._read_file(HEAD - len(self._head))):
+        while len(self._head) < HEAD_BYTES and (
+            more := self._read_file(HEAD_BYTES - len(self._head))
+        ):
             self._head += more
         name = display_name(self.name)
         if not self._head:
             raise DumpError(f"{name} is empty: there are no games to read")
-        self.compression = compression = compression_of(self._head)
+        self.compression = compression = detect_compression(self._head)
         if compression == "zip" and (is_url(self.name) or not Path(self.name).is_file()):
             raise DumpError(
-                f"{name} is a zip archive, which is read from files only: save it first"
+                f"{name} is a zip archive, which can only be read from a file: save it first"
             )
         expected = _SUFFIXES.get(Path(short_name(self.name)).suffix)
         if expected is not None and compression != expected:
             raise DumpError(
-                f"{name} is named like a {expected} archive but does not begin like one"
+                f"{name} has the suffix of a {expected} archive but is not one: rename it"
             )
         try:
             first = self._first_text()
@@ -126,19 +128,19 @@ class Source:
             return Pieces(
                 evaluations.read_json_lines(short_name(self.name), stream, self.sample), stream
             )
-        return Pieces(gather(convert(stream)), stream)
+        return Pieces(join_games(convert(stream)), stream)
 
     def _first_text(self) -> bytes:
         """Return the beginning of the text; damage is reported when the rest is read."""
         if self.compression is None:
-            return self._head[:FIRST]
+            return self._head[:FIRST_BYTES]
         pieces: Iterator[bytes]
         if self.compression == "zip":
             pieces = (piece for piece, _ in read_zip(self.name))
         else:
             pieces = decompress(io.BytesIO(self._head).read, self.compression)
         try:
-            return Pieces(pieces).read(FIRST) or b""
+            return Pieces(pieces).read(FIRST_BYTES) or b""
         except OSError:
             return b""
 
@@ -172,7 +174,7 @@ class Source:
             )
         if opened is None:
             self.input, games = parquet.convert_parquet(self.name, self._hash_share)
-            return Pieces(gather(games))
+            return Pieces(join_games(games))
         self.input, file, self.hash = opened
         self.is_evaluations = True
         return Pieces(
@@ -248,7 +250,7 @@ def short_name(name: str) -> str:
 
 def display_name(name: str) -> str:
     """Return a dump's name for display: a URL without its password and query."""
-    return shown(name) if is_url(name) else name
+    return redact_url(name) if is_url(name) else name
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -266,13 +268,13 @@ def _open(path: Path) -> IO[bytes]:
     except OSError as error:
         problems = {
             errno.ENOENT: "does not exist",
-            errno.EACCES: "may not be read by this user: check its permissions",
+            errno.EACCES: "is not readable by this user: check its permissions",
         }
         problem = problems.get(error.errno or 0, f"cannot be opened: {error.strerror}")
         raise DumpError(f"{path} {problem}") from error
 
 
-def expand(names: Sequence[str]) -> list[str]:
+def expand_folders(names: Sequence[str]) -> list[str]:
     """Return the inputs, with each folder replaced by its Parquet files, sorted by name."""
     found = []
     for name in names:
@@ -293,10 +295,10 @@ def is_same_file(entry: Mapping[str, Any], path: Path) -> bool:
     return bool(entry["sha256"] == digest)
 
 
-def require(name: str) -> None:
+def require_dump(name: str) -> None:
     """Raise DumpError or FetchError if a dump cannot be opened."""
     if is_url(name):
-        look(name)
+        fetch_version(name)
     # do not open and close a pipe, which its writer would notice
     elif name != STDIN and not Path(name).is_fifo():
         _open(Path(name)).close()

@@ -26,7 +26,7 @@ KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
 `quiet` move is of no other kind."""
 PHASES = ("opening", "middlegame", "endgame")
 RATING_EDGES = (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400)
-BANDED = {
+BAND_SLICES = {
     "ply": ("ply", (10, 20, 30, 40, 60, 80), ""),
     "clock": ("clock", (10, 30, 60, 180, 600), " s"),
     "legal moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
@@ -37,7 +37,7 @@ IN_TRAIN = ("not in train", "in train too")
 """Names of the groups of positions that do not, and do, occur in the train split."""
 BINS = 10
 """Number of bins of a reliability diagram."""
-SEEN = {
+SEEN_PHRASES = {
     "yes": "games that it was trained on",
     "unknown": "games, some of which it may have seen in training",
 }
@@ -71,7 +71,7 @@ def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> di
         "rating": _slice_by_number(table, "band", band_names(RATING_EDGES)),
         "time control": _slice_by_number(table, "speed", CLASSES),
         "phase": _slice_by_number(table, "phase", PHASES),
-        **{name: _slice_by_band(table, *band) for name, band in BANDED.items()},
+        **{name: _slice_by_band(table, *band) for name, band in BAND_SLICES.items()},
         "piece moved": _slice_by_number(table, "piece", PIECES),
         "kind of move": [
             group_figures(kind, rows) for kind in KINDS if len(rows := table.filter(pl.col(kind)))
@@ -219,7 +219,7 @@ def describe_difference(
 def _find_moves(report: dict[str, Any]) -> str:
     """Return the main clause of a headline: the share of moves that the network finds."""
     name, share = capitalize(report["name"]), f"{100 * report['top1']:.1f} %"
-    games = SEEN.get(report["seen_in_training"], "unseen games")
+    games = SEEN_PHRASES.get(report["seen_in_training"], "unseen games")
     return f"{name} finds {share} of the moves of {games}"
 
 

@@ -10,7 +10,7 @@ import chess.pgn
 import numpy as np
 
 from pipeline.dataset.dataset import Dataset
-from pipeline.dumps.formats.evaluations import ALL, Sample
+from pipeline.dumps.formats.evaluations import WHOLE_INPUT, Sample
 from pipeline.dumps.source import BLOCK, Source
 from pipeline.errors import DumpError
 
@@ -55,7 +55,7 @@ def read_texts(
     }, texts
 
 
-def read_dump(source: str, sample: Sample = ALL) -> Iterator[bytes]:
+def read_dump(source: str, sample: Sample = WHOLE_INPUT) -> Iterator[bytes]:
     """Yield the decompressed bytes of a dump; stop where it is damaged."""
     stream = Source(source, sample=sample).open()
     with suppress(OSError):
@@ -92,13 +92,13 @@ def add_game_tags(boards: Boards, dataset: Dataset, dumps: Sequence[str]) -> Boa
         _, texts = read_texts(dataset, dumps, games, MAX_SEARCHED_BYTES)
     except (OSError, DumpError):  # a report works without its dump
         return boards
-    tags = {game: _tags(text) for game, text in texts.items()}
+    tags = {game: _parse_tags(text) for game, text in texts.items()}
     return {
         name: [row | tags.get(row["game"], {}) for row in rows] for name, rows in boards.items()
     }
 
 
-def _tags(text: bytes) -> dict[str, str]:
+def _parse_tags(text: bytes) -> dict[str, str]:
     """Return the players, event, date and link from a game's tags."""
     headers = chess.pgn.read_headers(io.StringIO(text.decode("utf-8", "replace")))
     if headers is None:

@@ -74,7 +74,7 @@ class SearchedRows:
         """Search a batch; `ratings_B` is 0 if hidden, `columns` has the figures without search."""
         from model.metrics import rows as measured
 
-        weight_B, sharpness_B = self.correction.at(ratings_B)
+        weight_B, sharpness_B = self.correction.interpolate(ratings_B)
         corrected_BA = np.empty(answer[0].shape, dtype=np.float32)
         for rows, roots, found in search_rows(self.evaluator, batch, *answer, self.simulations):
             corrected_BA[rows] = correct_logits(roots, found, weight_B[rows], sharpness_B[rows])

@@ -36,9 +36,19 @@ PHASE_PIECES = (10, 6)
 """Maximum number of knights, bishops, rooks and queens in the middlegame and in the endgame, as
 Lichess counts them."""
 BATCH = 1024
-TIMES = ("clock", "base", "increment")
-SLICED = ("castling", "label", "result", "ply", "plies", "elo", "opponent_elo", "game", *TIMES)
-COLUMNS = ("planes", *SLICED, "promotion", "last_move", "ep_file")
+CLOCK_COLUMNS = ("clock", "base", "increment")
+SLICE_COLUMNS = (
+    "castling",
+    "label",
+    "result",
+    "ply",
+    "plies",
+    "elo",
+    "opponent_elo",
+    "game",
+    *CLOCK_COLUMNS,
+)
+COLUMNS = ("planes", *SLICE_COLUMNS, "promotion", "last_move", "ep_file")
 COMMON_PLY, COMMON_CLOCK = 10, 30
 """First ply, and minimum seconds on the clock (if known), in most published results on human
 moves."""
@@ -115,8 +125,8 @@ def measure_rows(
         figures = measured(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
             why = "its training diverged, or its file is damaged: use another checkpoint"
-            raise ConfigError(f"the network answers with NaN or infinity: {why}")
-        columns: dict[str, NDArray[Any]] = {name: batch[name] for name in SLICED}
+            raise ConfigError(f"the network returned NaN or infinity: {why}")
+        columns: dict[str, NDArray[Any]] = {name: batch[name] for name in SLICE_COLUMNS}
         columns["key"] = position_keys(batch["planes"], batch["castling"])
         columns["game"] = _game_ids(batch)
         columns |= figures | first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
@@ -139,7 +149,7 @@ def measure_rows(
         )
     if not tables:
         hint = ", or raise limit" if rule.limit else ""
-        raise ConfigError(f"no position counts under this rule: lower min_ply{hint}")
+        raise ConfigError(f"no position satisfies this rule: lower min_ply{hint}")
     table = pl.concat(tables).with_columns(
         pl.col("score", "brier", "wdl_brier", "classical_brier").fill_nan(None)
     )

@@ -121,7 +121,7 @@ def publish_result(
 ) -> None:
     """Publish a result as JSON, together with other files, in a job folder."""
     folder = JobFolder(out, kind, ConfigError)
-    with folder.held():
+    with folder.lock():
         folder.claim({})
         publish_json(out, name, result)
         for other, content in files.items():

@@ -19,7 +19,7 @@ from pipeline.dataset.dataset import LATEST, Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import find_keys
-from pipeline.dumps.paths import dumps_of
+from pipeline.dumps.paths import find_dumps
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.evaluation.charts import CURVES
 from pipeline.evaluation.game_texts import add_game_tags
@@ -33,7 +33,7 @@ from pipeline.evaluation.measure import (
     measure_rows,
 )
 from pipeline.evaluation.measure import Rule as Rule
-from pipeline.samples.shipped import EMBEDDED, SAMPLE
+from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
 from pipeline.training.train import count_positions, list_datasets
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pipeline.evaluation.rating_matrix import BandSample
 
 
-PUBLISHED = ("Maia-2", 0.533)
+PUBLISHED_RESULT = ("Maia-2", 0.533)
 """A network and its published top-1 on the authors' own human games (docs/benchmarks.md)."""
 
 
@@ -88,7 +88,7 @@ def _rows_of(
         opened = Dataset.open(positions, progress)
         train = _train_shards(against or (opened,)) if split != "train" else []
         only = opened.parts[0]
-        dumps = dumps_of(only.path, only.page) if len(opened.parts) == 1 else None
+        dumps = find_dumps(only.path, only.page) if len(opened.parts) == 1 else None
         words = f"the {split} split of {opened.name}"
         yield _RowSource(opened, split, words, train, dumps or [])
         return
@@ -340,7 +340,7 @@ def _describe(
     figures, seen = headline(table), _seen_in_training(card, where.dataset, where.split)
     sources = [source["name"] for part in where.dataset.parts for source in part.page["sources"]]
     rated = bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
-    is_human = SAMPLE.name not in sources and rated  # self-play has no ratings
+    is_human = SAMPLE_DUMP.name not in sources and rated  # self-play has no ratings
     result: dict[str, Any] = {
         "name": name,
         "measured_on": where.words,
@@ -349,7 +349,7 @@ def _describe(
         "rule": rule.describe(where.words),
         "reads": list(measured.reads),
         "seen_in_training": seen,
-        "published": PUBLISHED if is_human else None,
+        "published": PUBLISHED_RESULT if is_human else None,
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": count_positions(card),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.json_files import parse_json
-from model.card import CARD
+from model.card import CARD_FILE
 from model.training.metrics_log import read_metrics
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
@@ -129,7 +129,7 @@ def _describe_match(_: Path, summary: Mapping[str, Any]) -> Run:
 
 
 KINDS: Mapping[Kind, tuple[str, str, Callable[[Path, Any], Run]]] = {
-    CHECKPOINT: ("checkpoint", CARD, _describe_checkpoint),
+    CHECKPOINT: ("checkpoint", CARD_FILE, _describe_checkpoint),
     REPORT: ("report", "report.json", _describe_report),
     IMITATION_REPORT: ("report", "report.json", _describe_imitation),
     MATCH: ("match", "summary.json", _describe_match),

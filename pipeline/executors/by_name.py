@@ -5,7 +5,7 @@ from pipeline.executors.local import LOCAL, Engine, LocalEngine
 from pipeline.executors.ray import RayEngine
 
 
-def engine_of(name: str, workers: int = 0) -> Engine:
+def make_engine(name: str, workers: int = 0) -> Engine:
     """Return the engine called `name`, on at most `workers` cores (0: all). Raises ConfigError.
 
     `local` uses processes on this machine, and `ray` starts Ray for the duration of the work.

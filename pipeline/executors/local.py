@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from threading import Lock
 from typing import Any, Literal, Protocol
 
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.errors import UserError
 from engine.progress import Stop, never
 
@@ -95,7 +95,7 @@ def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
         )
 
 
-START = (
+WORKER_COMMAND = (
     "import sys; sys.path[:] = sys.argv[2:]; from pipeline.executors.local import serve; "
     "serve(int(sys.argv[1]))"
 )
@@ -114,7 +114,14 @@ class _Worker:
 
     def __init__(self) -> None:
         self.pipe, theirs = Pipe()
-        command = [sys.executable, "-P", "-c", START, str(theirs.fileno()), *map(str, sys.path)]
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            WORKER_COMMAND,
+            str(theirs.fileno()),
+            *map(str, sys.path),
+        ]
         # the mask is inherited, so that no Ctrl-C arrives before `serve` ignores it
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -136,8 +143,7 @@ class _Worker:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             if (code := self.process.wait()) > 0:
                 raise WorkerError(
-                    f"a worker process ended by itself (exit status {code}): its own lines are "
-                    f"above"
+                    f"a worker process exited with status {code}: its error output is above"
                 ) from None
             return None
         return answer
@@ -177,7 +183,7 @@ class LocalEngine:
 
     def __init__(self, workers: int = 0) -> None:
         """Use `workers` processes; 0 for one per core."""
-        self.workers = workers if workers > 0 else cores()
+        self.workers = workers if workers > 0 else count_cores()
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.jit_cache import sources_hash
 from engine.progress import Stop, never
 from pipeline.errors import ConfigError, IngestError
@@ -34,7 +34,7 @@ from pipeline.executors.local import (
 )
 from pipeline.storage.stores import one_line
 
-AHEAD = 2
+TASKS_PER_CORE = 2
 """Tasks submitted per core: one running and one queued."""
 CONNECT_SECONDS = 10.0
 CANCEL_SECONDS = 5.0
@@ -58,8 +58,13 @@ def _version() -> str:
 def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Status, Any]:
     """Run an item on a worker; return an error if its kernels differ from the driver's."""
     if (ours := _version()) != version:
-        message = f"node {socket.gethostname()} has another Fianchetto ({ours}, not {version})"
-        return "error", Failure(IngestError.__name__, f"{message}: install the same")
+        message = (
+            f"node {socket.gethostname()} has a different version of Fianchetto ({ours}, not "
+            f"{version})"
+        )
+        return "error", Failure(
+            IngestError.__name__, f"{message}: install the same version on all nodes"
+        )
     return run_item(function, item)
 
 
@@ -92,7 +97,7 @@ class RayEngine:
         with self.connected():
             try:
                 while not cancelled():
-                    while again or len(running) < AHEAD * self.slots():
+                    while again or len(running) < TASKS_PER_CORE * self.slots():
                         if not again:
                             if (following := next(waiting, None)) is None:
                                 break
@@ -114,7 +119,8 @@ class RayEngine:
             # not an error of one task: the object store is full or the cluster is gone
             except ray.exceptions.RayError as error:
                 raise IngestError(
-                    f"Ray was lost ({one_line(error)}): run the same command to continue"
+                    f"the connection to Ray was lost ({one_line(error)}): run the same command to "
+                    "continue"
                 ) from error
             finally:
                 self._cancel(list(running))
@@ -156,7 +162,7 @@ class RayEngine:
         with ExitStack() as stack:
             if not self.address:
                 scratch = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
-                settings |= {"num_cpus": self.workers or cores(), "include_dashboard": False}
+                settings |= {"num_cpus": self.workers or count_cores(), "include_dashboard": False}
                 settings["_temp_dir"] = stack.enter_context(scratch)
             stack.callback(self._ray.shutdown)
             try:
@@ -166,14 +172,14 @@ class RayEngine:
             except Exception as error:
                 raise IngestError(
                     f"Ray {self.address or 'on this machine'} cannot be reached or started: "
-                    f"{one_line(error)} (RAY_AUTH_MODE=token must be set here if it is there)"
+                    f"{one_line(error)} (if the cluster sets RAY_AUTH_MODE=token, set it here too)"
                 ) from error
             yield
 
     def _require_listener(self) -> None:
         """Raise IngestError if nothing listens at the address; Ray would retry for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
-        hosts, reason = [host], "an address is HOST:PORT"
+        hosts, reason = [host], "the address must be HOST:PORT"
         if host in ("127.0.0.1", "localhost"):  # Ray may listen on the node's IP address instead
             hosts.append(self._ray.util.get_node_ip_address())
         for one in hosts if host and port.isdecimal() else []:

@@ -90,8 +90,8 @@ class FinetuneConfig:
     """Number of recent generations whose searched rows are used for training, the new one included;
     only those with the same explorer and targets are used."""
     human_share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Share of human rows in a training batch. It is 0 without --positions, and after one pass over
-    the human rows if searched rows keep the policy."""
+    """Share of human rows in a training batch, if --positions names any. If searched rows keep the
+    policy, human rows are used for one pass only."""
     most_uses: Annotated[float, Field(gt=0, le=MAX_USES)] = 2.0
     """Maximum average number of uses of a searched row, over all training runs that led to a
     network."""
@@ -119,8 +119,8 @@ class FinetuneConfig:
             raise ConfigError("the sum of games_share and near_share must be at most 1")
         if self.train.epochs is None or self.train.seed:
             raise ConfigError(
-                "a generation is trained for epochs, with the loop's seed: set train.epochs, and "
-                "seed instead of train.seed"
+                "generations are trained in epochs with the loop's seed: set train.epochs, and "
+                "set seed instead of train.seed"
             )
 
     def training(self, seed: int) -> TrainConfig:

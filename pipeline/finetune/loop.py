@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.executors.by_name import engine_of
+from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LOCAL
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext, decide, write_seed
@@ -39,7 +39,7 @@ from pipeline.finetune.state import (
 )
 from pipeline.finetune.teacher import apply_teacher, choose_teacher, teach_by_hand
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.selfplay.worker import ONNX
+from pipeline.selfplay.worker import ONNX_DEVICE
 from pipeline.storage.job_folder import FINETUNING, JobFolder, flat
 
 LOG = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def finetune(
     folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])
     folder.check()
     identity = identify(checkpoint, human, config)
-    with folder.held():
+    with folder.lock():
         folder.claim(identity)
         write_seed(checkpoint, human, out / "seed", {"generation": 0})
         return _Loop(config, out, tuple(human), stages, progress, stop).run()
@@ -89,12 +89,12 @@ def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
         )
     if config.train.teach == "none" and not human:
         raise ConfigError("--teach none trains on human rows alone: name datasets with --positions")
-    if config.explore.device == ONNX and not (find_spec("onnx") and find_spec("onnxscript")):
+    if config.explore.device == ONNX_DEVICE and not (find_spec("onnx") and find_spec("onnxscript")):
         raise ConfigError(
             "the device onnx needs packages for the export: pip install 'fianchetto[onnx]'"
         )
     if config.engine != LOCAL:
-        engine_of(config.engine, config.workers)
+        make_engine(config.engine, config.workers)
 
 
 def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class _Loop:
                 )
                 raise Stopped(
                     f"{done} in {self.config.minutes:g} minutes; {best} is the supervised network",
-                    remedy="add minutes, and run the same again to continue",
+                    remedy="increase minutes, and run the same command again to continue",
                     code="too-short",
                 ) from None
         finally:

@@ -29,11 +29,11 @@ from pipeline.errors import Stopped
 from pipeline.evaluation.render import write_report
 from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.state import HUMAN, Verdict, promote
+from pipeline.finetune.state import HUMAN_COLUMNS, Verdict, promote
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import format_elo, play_match
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.selfplay.worker import ONNX
+from pipeline.selfplay.worker import ONNX_DEVICE
 from pipeline.training.export import export_once
 from pipeline.training.train import find_validated, open_validation, select_columns, train_on
 
@@ -95,7 +95,7 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
     settings = context.config
     if settings.train.teach == "none":
         return {}
-    if settings.explore.uses_network and settings.explore.device == ONNX:
+    if settings.explore.uses_network and settings.explore.device == ONNX_DEVICE:
         export_once(context.best, context.human, progress)
     sources: dict[str, dict[str, Any]] = {}
     for source, config in settings.sources.items():
@@ -230,7 +230,7 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 def _side(checkpoint: Path, context: StageContext, progress: Progress) -> SideConfig:
     """Return a checkpoint as a player; with the device onnx, its 8-bit export plays."""
     who = str(checkpoint)
-    if context.config.explore.device == ONNX:
+    if context.config.explore.device == ONNX_DEVICE:
         export_once(checkpoint, context.human, progress)
         who = f"onnx:{who}"
     return SideConfig(who=who, simulations=context.config.gate.simulations)
@@ -243,7 +243,7 @@ def write_seed(
 
     A value head that was not trained on results keeps its scale, as in `model.training.loop`.
     """
-    from model.checkpoint import CARD, load, read_card, save
+    from model.checkpoint import CARD_FILE, load, read_card, save
     from model.network.preset import preset_from_row
     from model.training.calibration import scale_value
     from model.training.config import TrainConfig
@@ -251,7 +251,7 @@ def write_seed(
     from model.training.monitor import CALIBRATED, validate
     from model.training.step import new_run
 
-    if (target / CARD).exists():
+    if (target / CARD_FILE).exists():
         return
     card, config = read_card(checkpoint), TrainConfig(steps=1)
     keep_scale = card.get("calibration") or not card["config"].get("results", True)
@@ -309,10 +309,10 @@ def find_control(checkpoint: Path) -> Path | None:
 
     The supervised checkpoint and networks trained on human rows alone have no control.
     """
-    from model.checkpoint import CARD, read_card
+    from model.checkpoint import CARD_FILE, read_card
 
     control = checkpoint.parent / CONTROL
-    return control if (control / CARD).exists() and read_card(control)["finished"] else None
+    return control if (control / CARD_FILE).exists() and read_card(control)["finished"] else None
 
 
 def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
@@ -336,7 +336,7 @@ def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[st
         reports.append(report(context.candidate, positions=directory, rule=rule, progress=progress))
         write_report(reports[-1], context.folder / "eval" / name)
     found: dict[str, Any] = {"positions": sum(one["positions"] for one in reports)}
-    for figure in HUMAN:
+    for figure in HUMAN_COLUMNS:
         known = [one for one in reports if one[figure] is not None]
         if known:
             values, weights = ([one[name] for one in known] for name in (figure, "positions"))

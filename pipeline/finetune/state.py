@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from pydantic_core import to_jsonable_python
 
 from engine.errors import UserError
-from engine.json_files import check, parse_json, read_json
+from engine.json_files import parse_json, read_json, validate_content
 from pipeline.dataset.files.manifest import Count, Number, Schema, Text
 from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.match import format_elo
@@ -40,14 +40,14 @@ NOTHING_PROMOTED = (
 SIMULATIONS = 64
 """Simulations per search when teachers are compared. With 1,024, the hand-written player's error is
 hardly smaller."""
-GAMES = (
+GAMES_COLUMNS = (
     "games", "positions", "decisive_share", "mean_plies", "resignations", "played_on",
     "false_resignations",
 )  # fmt: skip
-MATCH = ("games", "score", "elo", "elo_low", "elo_high")
-HUMAN = ("top1", "top3", "cross_entropy", "value_brier")
-"""Figures of a generation's evaluation on human positions. With GAMES and MATCH, they are the
-columns of generations.csv."""
+MATCH_COLUMNS = ("games", "score", "elo", "elo_low", "elo_high")
+HUMAN_COLUMNS = ("top1", "top3", "cross_entropy", "value_brier")
+"""Figures of a generation's evaluation on human positions. With GAMES_COLUMNS and MATCH_COLUMNS,
+they are the columns of generations.csv."""
 
 
 class FinetuneError(UserError):
@@ -133,15 +133,15 @@ class Generation(Schema):
         games, training, arena, human = (self.stages.get(name, {}) for name in STAGES)
         gate, seed, control = (arena.get(name) or {} for name in ("best", "seed", "control"))
         row: dict[str, Any] = {"generation": self.number, "verdict": self.status}
-        row |= {name: games.get(name) for name in GAMES}
+        row |= {name: games.get(name) for name in GAMES_COLUMNS}
         row |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
         row |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
         row |= {f"gate_{name}": gate.get(name) for name in ("games", "score")}
-        row |= {f"seed_{name}": seed.get(name) for name in MATCH}
-        row |= {f"control_{name}": control.get(name) for name in MATCH}
+        row |= {f"seed_{name}": seed.get(name) for name in MATCH_COLUMNS}
+        row |= {f"control_{name}": control.get(name) for name in MATCH_COLUMNS}
         if self.number == 0:
             row |= {"seed_elo": 0.0, "seed_elo_low": 0.0, "seed_elo_high": 0.0}
-        row |= {name: human.get(name) for name in HUMAN}
+        row |= {name: human.get(name) for name in HUMAN_COLUMNS}
         row |= {f"seconds_{name}": self.seconds.get(name) for name in STAGES}
         return row | {"reason": self.verdict.reason if self.verdict else ""}
 
@@ -199,7 +199,9 @@ class State(Schema):
         promoted = [one.number for one in self.decided if one.status == "promoted"] or [0]
         arena = self.figures(self.best, "arena")
         strength = {
-            f"against_{one}": {name: arena[one][name] for name in MATCH} if arena.get(one) else None
+            f"against_{one}": {name: arena[one][name] for name in MATCH_COLUMNS}
+            if arena.get(one)
+            else None
             for one in ("seed", "control")
         }
         return {"generation": self.best, "through": promoted, **strength}
@@ -221,7 +223,9 @@ def read_state(out: Path) -> State:
     if not path.exists():
         return State(format_version=FORMAT_VERSION, seconds=0.0, generations=[])
     found = read_json(path, FinetuneError)
-    check(path, found, State, FinetuneError, hint=": it cannot be resumed; choose a new --out")
+    validate_content(
+        path, found, State, FinetuneError, hint=": it cannot be resumed; choose a new --out"
+    )
     return State.model_validate(found)
 
 
@@ -243,12 +247,18 @@ def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
 
     `target` can be loaded at any moment. Raises CheckpointError.
     """
-    from model.checkpoint import CARD, DamagedFileError, delete_superseded, read_card, save_files
+    from model.checkpoint import (
+        CARD_FILE,
+        DamagedFileError,
+        delete_superseded,
+        read_card,
+        save_files,
+    )
 
     card = read_card(source)
     entry = card["files"]["weights"]
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # missing or damaged card
-        current = parse_json((target / CARD).read_bytes())
+        current = parse_json((target / CARD_FILE).read_bytes())
         if (
             current["files"]["weights"]["sha256"] == entry["sha256"]
             and current["finetune"] == origin
@@ -257,9 +267,7 @@ def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
             return
     data = (source / entry["name"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise DamagedFileError(
-            f"{source / entry['name']} is not the file that the card describes (its hash differs)"
-        )
+        raise DamagedFileError(f"{source / entry['name']} does not match its hash in the card")
     target.mkdir(parents=True, exist_ok=True)
     save_files(target, card | {"finished": True, "finetune": dict(origin)}, [("weights", data)])
 

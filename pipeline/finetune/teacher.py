@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.board.rules import FIFTY_MOVES, insufficient
-from engine.cores import cores
+from engine.board.rules import FIFTY_MOVES, has_insufficient_material
+from engine.cores import count_cores
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.progress import Progress, Stop, Tick, never, silent
@@ -142,7 +142,9 @@ def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Bat
     batches = Batches([dataset], split, batch_size=4096, seed=seed, columns=COLUMNS)
     for batch in batches.sample(OVERSAMPLE * count):
         moves_R = np.bitwise_count(batch["planes"][:, MOVE_PLANES:]).sum(axis=1)
-        dead_R = np.array([insufficient(one) for one in row_positions(batch)], dtype=np.bool_)
+        dead_R = np.array(
+            [has_insufficient_material(one) for one in row_positions(batch)], dtype=np.bool_
+        )
         goes_on_R = (batch["halfmove"] < FIFTY_MOVES) & ~dead_R & (batch["plies"] > 0)
         rows_R = np.flatnonzero((moves_R > 1) & goes_on_R & (batch["ply"] >= FIRST_PLY))
         part = {name: column[rows_R] for name, column in batch.items()}
@@ -164,7 +166,7 @@ def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progre
     except ExportError as error:
         LOG.info("comparing the network without an 8-bit export: %s", error)
         return evaluator(checkpoint, device="cpu")
-    return open_export(checkpoint, threads=cores())
+    return open_export(checkpoint, threads=count_cores())
 
 
 def search_values(

@@ -27,7 +27,7 @@ import numpy as np
 
 from engine.errors import UserError
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.dataset import LATEST, NONE, Dataset
+from pipeline.dataset.dataset import HOLD_OUT_NONE, LATEST, Dataset
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.join import join
 from pipeline.errors import ConfigError, DamagedError, DatasetError, Stopped
@@ -76,7 +76,7 @@ def imitate(
     Raises DatasetError (no moves of the person, too few games, no dated games to hold out),
     ConfigError, Stopped, and the errors of `ingest`, `join` and `train_on`.
     """
-    from model.checkpoint import CARD, read_card
+    from model.checkpoint import CARD_FILE, read_card
 
     report, work = report or out / "report", out / IMITATION
     if not players:
@@ -86,7 +86,7 @@ def imitate(
         read_card(network)
     folder = JobFolder(out, CHECKPOINT, ConfigError, reads=networks)
     folder.check()
-    if (out / CARD).exists() and not work.exists():
+    if (out / CARD_FILE).exists() and not work.exists():
         raise ConfigError(
             f"{out} holds another network",
             remedy="choose a new directory, or delete this one",
@@ -97,7 +97,7 @@ def imitate(
     def at(stage: str) -> Progress:
         return lambda tick: progress(replace(tick, stage=stage))
 
-    with folder.held():
+    with folder.lock():
         folder.claim({"player": list(players)}, has_results=work.exists())
         held_out = _hold_out(sources, players, work, at("games"), stop)
         training_set = Dataset.open(work / "training_set")
@@ -151,7 +151,7 @@ def _hold_out(
             )
         page = join([positions], work / "training_set", progress=progress, stop=stop)
         (entry,) = page["datasets"]
-        if entry["held_out"] == NONE:
+        if entry["held_out"] == HOLD_OUT_NONE:
             raise UnusableGamesError(
                 f"the newest games cannot be held out: {entry['why'].partition(':')[0]}"
             )

@@ -174,11 +174,11 @@ def _save_mixture(
     entries: Mapping[str, Any] | None = None,
 ) -> None:
     """Save the weights between the base and the trained mean, unless `out` has them already."""
-    from model.checkpoint import CARD, load, read_card, save
+    from model.checkpoint import CARD_FILE, load, read_card, save
 
     data = {**cards[0]["data"], "player": dict(player)}
     data.pop("fold", None)
-    if (out / CARD).exists() and read_card(out)["data"] == data:
+    if (out / CARD_FILE).exists() and read_card(out)["data"] == data:
         return
     summed = ("step", "positions", "seconds")
     totals = {name: sum(card[name] for card in cards) for name in summed}

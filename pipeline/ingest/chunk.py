@@ -26,7 +26,7 @@ from pydantic import Field
 from engine.encoding.views import LAST_MOVES
 from model.settings import Count, Share, settings
 from pipeline.dataset.files.columns import SPLITS, Form
-from pipeline.dataset.files.kernels import BOARDS, PACKED, Records
+from pipeline.dataset.files.kernels import PACKED_PIECE_WORDS, PACKED_WORDS, Records
 from pipeline.dataset.files.manifest import read_note
 from pipeline.dataset.files.shards import earlier_columns, game_numbers, write_packed
 from pipeline.dataset.hashing import splitmix64, unit_interval
@@ -50,7 +50,7 @@ from pipeline.ingest.games_table import games_table, write_options
 from pipeline.pgn import evaluation_rows, replay
 from pipeline.pgn.text import NO_EVAL
 from pipeline.storage.job_folder import DATASET, JobFolder
-from pipeline.storage.stores import Publish, place, publish_behind, publish_json
+from pipeline.storage.stores import Publish, parse_path, publish_behind, publish_json
 
 ROWS_VERSION = 2
 """Increment it when the same dump and settings give different rows. Datasets of another version are
@@ -60,13 +60,13 @@ this does not."""
 BLOCK_ROWS = 1 << 19
 """Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
 
-NAMES = 50
+MAX_NAMES = 50
 """Number of the most frequent player names that a chunk notes if none of its moves is by a wanted
 player."""
 
-OTHERS = (
-    "{out} is written by another ingest with other settings or code: stop that, delete it, or "
-    "choose another --out"
+OTHER_MACHINE_ERROR = (
+    "{out} is being written by another ingest with other settings or code: stop that ingest, "
+    "delete the folder, or choose another --out"
 )
 """Error if two machines write to one store: they do not see each other's locks."""
 
@@ -95,7 +95,7 @@ class IngestConfig(Filters):
     def __post_init__(self) -> None:
         Filters.__post_init__(self)  # super() fails in a dataclass with slots
         if self.test_share + self.val_share >= 1:
-            raise ConfigError("test_share and val_share must be below 1 together")
+            raise ConfigError("the sum of test_share and val_share must be below 1")
 
 
 def config_digest(config: IngestConfig) -> str:
@@ -113,7 +113,7 @@ class ChunkTask:
 
 
 def _folder(task: ChunkTask) -> JobFolder:
-    return JobFolder(place(task.out), DATASET, DatasetError)
+    return JobFolder(parse_path(task.out), DATASET, DatasetError)
 
 
 @cache
@@ -187,13 +187,13 @@ def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.u
 
 def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     """Return the packed positions of rows, uint64[R, W] (dataset/files/stored_planes.py)."""
-    out_WR = np.empty((PACKED, len(rows["black"])), dtype=np.uint64)
-    for bit in range(BOARDS):
+    out_WR = np.empty((PACKED_WORDS, len(rows["black"])), dtype=np.uint64)
+    for bit in range(PACKED_PIECE_WORDS):
         out_WR[bit] = rows[f"codes_{bit}"]
-    out_WR[BOARDS] = rows["ep_file"]
+    out_WR[PACKED_PIECE_WORDS] = rows["ep_file"]
     for name in ("castling", "black"):
-        out_WR[BOARDS] <<= np.uint64(8)
-        out_WR[BOARDS] |= rows[name]
+        out_WR[PACKED_PIECE_WORDS] <<= np.uint64(8)
+        out_WR[PACKED_PIECE_WORDS] |= rows[name]
     return out_WR.T
 
 
@@ -256,11 +256,11 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         done = read_note(note)
         if done["text_sha256"] != digest:
             raise OtherDumpError(
-                f"the dump has changed since this ingest was begun (chunk {task.chunk.index})",
+                f"the dump has changed since this ingest began (chunk {task.chunk.index})",
                 remedy="choose another --out",
             )
         if any(done.get(name) != value for name, value in made_by.items()):
-            raise DatasetError(OTHERS.format(out=task.out))
+            raise DatasetError(OTHER_MACHINE_ERROR.format(out=task.out))
         return {**done, "fresh_rows": 0}
     text = np.frombuffer(task.chunk.text, dtype=np.uint8)
     config, starts = task.config, task.chunk.starts
@@ -301,6 +301,6 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "files": files,
     }
     if config.player and not total:  # for the error if no chunk has a move by them
-        result["names"] = count_names(text, tagged.spans, NAMES)
+        result["names"] = count_names(text, tagged.spans, MAX_NAMES)
     publish_json(parts, note.name, result)
     return {**result, "fresh_rows": total}

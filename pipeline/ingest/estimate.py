@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dumps.source import Source
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import choose_chunk_size, ingest
 
-SAMPLE = 24 << 20
+SAMPLE_BYTES = 24 << 20
 """Bytes of text to read."""
 BLOCK = 1 << 18
 SPEED_UP = 0.9
@@ -43,7 +43,7 @@ def estimate(
     config = config or IngestConfig()
     if not sources:
         raise ConfigError("name at least one dump, or - for standard input")
-    config, workers = choose_chunk_size(config, sources), workers or cores()
+    config, workers = choose_chunk_size(config, sources), workers or count_cores()
     with tempfile.TemporaryDirectory(prefix="fianchetto-estimate-") as folder:
         paths = [Path(folder) / f"{number}.pgn" for number in range(len(sources))]
         lengths = [_copy_head(name, path, stop) for name, path in zip(sources, paths, strict=True)]
@@ -81,13 +81,13 @@ def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
     if source.is_evaluations:
         source.close()
         raise ConfigError(
-            f"{name} holds evaluated positions, which cannot be estimated: ingest a part, by "
-            f"--sample 0.01"
+            f"{name} holds evaluated positions, which cannot be estimated: ingest a part with "
+            "--sample 0.01"
         )
     text, block = bytearray(), b"-"
     is_packed = bool(source.compression or source.input)
     rate = 0.0 if is_packed else 1.0
-    while block and len(text) < SAMPLE:
+    while block and len(text) < SAMPLE_BYTES:
         raw = source.bytes_read
         try:
             block = stream.read(BLOCK) or b""
@@ -117,5 +117,5 @@ def _ingest_heads(
         manifest = ingest(sources, folder / "out", config, workers=1, progress=progress, stop=stop)
     except DatasetError as error:
         reasons = str(error).partition(": ")[2]
-        raise DatasetError(f"nothing of what was read would be kept: {reasons}") from error
+        raise DatasetError(f"no position of the text read would be kept: {reasons}") from error
     return manifest, time.perf_counter() - began

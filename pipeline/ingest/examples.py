@@ -14,18 +14,18 @@ from pipeline.ingest.filters import GAME_STATUS
 from pipeline.ingest.games import Tagged
 from pipeline.pgn import replay, tags
 
-LENGTH = 60
+EXCERPT_CHARS = 60
 """Maximum characters of an excerpt."""
-READ = 4 * LENGTH
+EXCERPT_BYTES = 4 * EXCERPT_CHARS
 """Bytes of the dump to read for an excerpt."""
-BEFORE = 20
+BYTES_BEFORE = 20
 """Bytes shown before the token at which replay failed."""
 SHOWN_TAGS = {
     replay.VARIANT: (tags.VARIANT, tags.FEN),  # Chess960 castling rights count as a variant too
     replay.BAD_FEN: (tags.FEN,),
 }
 """Tags to show for a reason: the first that the game has."""
-WHOLE = (replay.BAD_ROW, *range(len(replay.STATUS), len(GAME_STATUS)))
+START_REASONS = (replay.BAD_ROW, *range(len(replay.STATUS), len(GAME_STATUS)))
 """Reasons for which the start of the game is shown: broken rows and filters."""
 
 
@@ -55,23 +55,25 @@ def _find_excerpt(
 ) -> tuple[int, int]:
     """Return the byte range of a dropped game that shows why it was dropped."""
     start, end = (int(tagged.games.start[at]) for at in (game, game + 1))
-    if tagged.is_evaluations or status in WHOLE:
+    if tagged.is_evaluations or status in START_REASONS:
         return start, end
     for tag in SHOWN_TAGS.get(status, ()):
         if tagged.spans[game, tag, 1]:
             first, last = tagged.spans[game, tag].tolist()
             return first, last
     first = int(tagged.games.movetext[game])
-    return max(int(tagged.games.stop[game]) - BEFORE, first), end
+    return max(int(tagged.games.stop[game]) - BYTES_BEFORE, first), end
 
 
 def _escape(text: NDArray[np.uint8], start: int, end: int) -> str:
     """Return an excerpt of untrusted text on one line."""
-    words = text[start : min(end, start + READ)].tobytes().decode("utf-8", "backslashreplace")
-    line = " ".join(words[: 2 * LENGTH].split())
+    words = (
+        text[start : min(end, start + EXCERPT_BYTES)].tobytes().decode("utf-8", "backslashreplace")
+    )
+    line = " ".join(words[: 2 * EXCERPT_CHARS].split())
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in line
-    )[:LENGTH]
+    )[:EXCERPT_CHARS]
 
 
 def merge_examples(

@@ -28,7 +28,7 @@ from model.settings import Count, settings
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.strata import CLASSES, speed_class
 from pipeline.errors import ConfigError
-from pipeline.ingest.games import NO_LABELS, Tagged, map_values, matches
+from pipeline.ingest.games import NO_LABELS, Tagged, map_values, match_texts
 from pipeline.pgn import replay, tags
 from pipeline.pgn.text import NO_EVAL
 
@@ -89,9 +89,9 @@ class Filters:
         if self.max_elo and self.max_elo < self.min_elo:
             raise ConfigError(f"max_elo {self.max_elo} is below min_elo {self.min_elo}")
         if wrong := [word for word in self.speeds if word not in SPEEDS]:
-            raise ConfigError(f"speeds: {wrong[0]!r} is none of {', '.join(SPEEDS)}")
+            raise ConfigError(f"speeds: {wrong[0]!r} is not one of {', '.join(SPEEDS)}")
         if wrong := [word for word in self.terminations if word not in TERMINATIONS]:
-            raise ConfigError(f"terminations: {wrong[0]!r} is none of {', '.join(TERMINATIONS)}")
+            raise ConfigError(f"terminations: {wrong[0]!r} is not one of {', '.join(TERMINATIONS)}")
         first, last = day(self.since, "since"), day(self.until, "until")
         if first and last and last < first:
             raise ConfigError(f"until {self.until} is before since {self.since}")
@@ -196,7 +196,7 @@ class GameColumns:
         return found
 
     def _matches(self, tag: int, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-        return matches(self.text, self.tagged.spans[:, tag], wanted)
+        return match_texts(self.text, self.tagged.spans[:, tag], wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class RowColumns:
     reason: NDArray[np.uint8]
     """Outcome of the earlier filters, an index into ROW_STATUS."""
 
-    def is_players(self) -> NDArray[np.bool_]:
+    def is_move_of_player(self) -> NDArray[np.bool_]:
         """Return whether the mover is one of the wanted players."""
         own: NDArray[np.bool_] = self.tagged.is_player[
             self.rows.game, self.rows["black"].astype(np.int64)
@@ -265,7 +265,7 @@ GAME_FILTERS = (
     Filter("evals_only", "no evals", lambda its, games: ~games.has_eval()),
 )
 ROW_FILTERS = (
-    Filter("player", "another player's move", lambda its, rows: ~rows.is_players()),
+    Filter("player", "another player's move", lambda its, rows: ~rows.is_move_of_player()),
     Filter("skip_plies", "opening", lambda its, rows: rows.game_ply() < its.skip_plies),
     Filter("min_clock", "clock", lambda its, rows: rows.rows["clock"] < its.min_clock),
     Filter("evals_only", "no eval", lambda its, rows: rows.rows["eval"] == NO_EVAL),

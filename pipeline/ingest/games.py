@@ -12,7 +12,7 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.position import WORDS, FenError, from_fen, parse_fen, playable
+from engine.board.position import WORDS, FenError, from_fen, parse_fen, position_from_board
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.pgn.text import DASHES, translate_movetext
@@ -30,7 +30,9 @@ NO_LABELS = 255
 """Parity of a game in which every move is a label."""
 
 # Lichess and python-chess both call standard chess from a set-up position "From Position".
-STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
+STANDARD_VARIANTS = frozenset(
+    {"", "standard", "chess", "classical", "normal", "illegal", "from position"}
+)
 
 _SCORES = {"1": 2, "0": 0, "1/2": 1, "½": 1, "0.5": 1, "0,5": 1, ".5": 1}
 """Points of one player in a Result, times 2."""
@@ -90,7 +92,7 @@ def map_values(
     return np.array([read(tag_value(text, spans[index])) for index in first], dtype=dtype)[back]
 
 
-def matches(
+def match_texts(
     text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]
 ) -> NDArray[np.bool_]:
     """Return whether each span's text is `wanted`, bool[G]."""
@@ -134,7 +136,7 @@ def read_fens(
     setups = [from_fen(chess.STARTING_FEN)]
     announced = np.flatnonzero((spans[:, tags.SETUP, 1] > 0) & (spans[:, tags.FEN, 1] == 0))
     setup = spans[announced][:, tags.SETUP]
-    is_position = matches(text, setup, lambda value: value.strip() not in NO_SETUP)
+    is_position = match_texts(text, setup, lambda value: value.strip() not in NO_SETUP)
     games.status[announced[is_position]] = replay.BAD_FEN
     spans = spans[:, tags.FEN]
     for game in np.flatnonzero(spans[:, 1]):
@@ -144,7 +146,7 @@ def read_fens(
             if board.has_chess960_castling_rights():
                 games.status[game] = replay.VARIANT
                 continue
-            setups.append(playable(board, fen))
+            setups.append(position_from_board(board, fen))
             games.setup[game] = len(setups) - 1
         except FenError:
             games.status[game] = replay.BAD_FEN
@@ -164,7 +166,7 @@ def find_players(
         return np.ones((len(spans), 2), dtype=np.bool_)
     sides = (tags.WHITE, tags.BLACK)
     return np.stack(
-        [matches(text, spans[:, side], lambda name: unescape(name) in names) for side in sides],
+        [match_texts(text, spans[:, side], lambda name: unescape(name) in names) for side in sides],
         axis=1,
     )
 
@@ -228,8 +230,8 @@ def read_games(
     white = numbers(text, spans[:, tags.WHITE_ELO], 0)
     black = numbers(text, spans[:, tags.BLACK_ELO], 0)
     setups = read_fens(text, spans, games)
-    is_standard = matches(
-        text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD
+    is_standard = match_texts(
+        text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD_VARIANTS
     )
     games.status[~is_standard] = replay.VARIANT
     parity = _read_parity(text, spans[:, tags.LABELS], games)

@@ -23,7 +23,14 @@ from pipeline.dataset.files.columns import FORMAT_VERSION, MANIFEST
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
-from pipeline.dumps.source import STDIN, Source, expand, is_same_file, require, short_name
+from pipeline.dumps.source import (
+    STDIN,
+    Source,
+    expand_folders,
+    is_same_file,
+    require_dump,
+    short_name,
+)
 from pipeline.errors import (
     ConfigError,
     DamagedError,
@@ -46,11 +53,11 @@ from pipeline.ingest.chunk import (
 )
 from pipeline.ingest.manifest import build_manifest, plain_config
 from pipeline.storage.job_folder import DATASET, JobFolder
-from pipeline.storage.objects import look
+from pipeline.storage.objects import fetch_version
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
 
-ELSEWHERE, KEPT = "choose another --out", "what was finished is kept"
+OTHER_OUT_REMEDY, WORK_IS_KEPT = "choose another --out", "finished work is kept"
 MAX_SOURCES = 1 << 16
 """Maximum number of dumps, which the column `source` of `games.parquet` numbers."""
 CHUNK_SIZES = (8, 16, 32, 64)
@@ -75,16 +82,16 @@ def ingest(
     """Make a dataset of dumps in `out` and return its manifest.
 
     `sources` are paths, URLs (https://, s3://, gs://, hf://), folders of Parquet files, or `-` for
-    standard input. `out` comes from `pipeline.storage.stores.place`. A finished dataset of the same
-    sources and configuration is returned unchanged, and an unfinished one is continued. `engine`
-    runs the chunks instead of `workers` local processes.
+    standard input. `out` comes from `pipeline.storage.stores.parse_path`. A finished dataset of the
+    same sources and configuration is returned unchanged, and an unfinished one is continued.
+    `engine` runs the chunks instead of `workers` local processes.
 
     Raises DumpError, FetchError, Stopped, DatasetError (`out` has other files or was made from
     other sources, settings or code; no positions) and IngestError (full disk, lost network, two
     ingests at once). Raises DamagedError if an archive is damaged; the dataset of all games before
     the damage is then complete.
     """
-    config, sources = config or IngestConfig(), expand(sources)
+    config, sources = config or IngestConfig(), expand_folders(sources)
     if not 1 <= len(sources) <= MAX_SOURCES:
         raise ConfigError(
             f"name at least one dump, or - for standard input, and at most {MAX_SOURCES:,}"
@@ -92,9 +99,9 @@ def ingest(
     for name in (*sources, str(out)):
         require_utf8(name)
     for name in sources:
-        require(name)
+        require_dump(name)
     folder = JobFolder(out, DATASET, DatasetError, IngestError)
-    with folder.held():
+    with folder.lock():
         config = choose_chunk_size(config, sources, folder)
         manifest = _finished(folder, sources, config) or _ingest(
             sources, folder, config, engine or LocalEngine(workers), progress, stop
@@ -159,7 +166,7 @@ def _finished(
             sorted(name for name in made.keys() | asked.keys() if made.get(name) != asked.get(name))
         )
         raise OtherSettingsError(
-            f"{out} was made with other settings ({differing})", remedy=ELSEWHERE
+            f"{out} was made with other settings ({differing})", remedy=OTHER_OUT_REMEDY
         )
     if len(manifest["sources"]) != len(sources) or not all(
         map(_is_same_dump, manifest["sources"], sources)
@@ -167,12 +174,13 @@ def _finished(
         names = [source["name"] for source in manifest["sources"]]
         made_from = f"{out} was made from {names}"
         raise OtherDumpError(
-            f"{made_from}, which are other dumps than those named now, or have changed",
-            remedy=ELSEWHERE,
+            f"{made_from}, which are not the given dumps, or have changed",
+            remedy=OTHER_OUT_REMEDY,
         )
     if (version := manifest.get("rows_version")) != ROWS_VERSION:
         raise OtherDumpError(
-            f"{out} is finished, and has rows of version {version}, this program makes version "
+            f"{out} is finished, but its rows have version {version} and this program writes "
+            "version "
             f"{ROWS_VERSION}",
             remedy="to build it again, choose another --out",
         )
@@ -182,7 +190,7 @@ def _finished(
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
     """Return whether a dump is that of a manifest entry, by hash or by the server's version."""
     if is_url(name):
-        version = look(name)
+        version = fetch_version(name)
         same = (entry["name"], entry["bytes"], entry.get("version")) == (
             short_name(name),
             version.size,
@@ -209,7 +217,9 @@ def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> N
         "rows_version": ROWS_VERSION,
     }
     if any(map(is_url, sources)):  # local files are identified by the text of their chunks
-        asked["dump_versions"] = [look(name).name if is_url(name) else None for name in sources]
+        asked["dump_versions"] = [
+            fetch_version(name).name if is_url(name) else None for name in sources
+        ]
     # before the first chunk is done, nothing can be mixed
     begun = folder.has_notes()
     if begun and (found := folder.differences(asked)):
@@ -218,7 +228,7 @@ def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> N
         refusal = OtherDumpError if is_other_dump else OtherSettingsError
         raise refusal(
             f"{folder.out} holds an unfinished ingest with other {', '.join(names)}",
-            remedy=f"delete it or {ELSEWHERE}",
+            remedy=f"delete it or {OTHER_OUT_REMEDY}",
         )
     folder.claim(asked, has_results=begun)
     folder.make_notes()
@@ -260,7 +270,7 @@ def _ingest(
         with closing(engine.map(encode_chunk, tasks())) as results:
             for number, (_, status, value) in enumerate(results):
                 if status != "ok":
-                    raise _error(status, value)
+                    raise _make_error(status, value)
                 if not (folder.notes / part_name(value["chunk"])).exists():
                     raise IngestError(
                         f"{out} is not the same folder for all workers: choose one that all nodes "
@@ -277,10 +287,12 @@ def _ingest(
                 read = sum(source.bytes_read for source in sources)
                 progress(Tick(read, total, "B", figures))
                 if stop():
-                    raise Stopped(f"stopped; {KEPT} in {out}: run the same command to continue")
+                    raise Stopped(
+                        f"stopped; {WORK_IS_KEPT} in {out}: run the same command to continue"
+                    )
         if (folder.notes / part_name(taken)).exists():
             raise OtherDumpError(
-                "the dump has become shorter since this ingest was begun", remedy=ELSEWHERE
+                "the dump has become shorter since this ingest began", remedy=OTHER_OUT_REMEDY
             )
         release_buffers()  # merging needs memory too
         more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVES else {}
@@ -290,19 +302,21 @@ def _ingest(
             if not positions:  # for example a misspelled player: the next try has other settings
                 folder.discard()
     except FetchError as error:
-        raise IngestError(f"{error}; {KEPT} in {out}: run the same command to continue") from error
+        raise IngestError(
+            f"{error}; {WORK_IS_KEPT} in {out}: run the same command to continue"
+        ) from error
 
 
-def _error(status: str, value: Failure | None) -> Exception:
+def _make_error(status: str, value: Failure | None) -> Exception:
     """Return the error to raise for a chunk that failed."""
     if status == "lost" or value is None:
         return IngestError(
-            "a worker was killed three times at the same work (out of memory?)",
+            "a worker was killed three times on the same chunk (out of memory?)",
             remedy="try fewer --workers",
             code="workers",
         )
     if value.system:
-        return IngestError(f"{value.message}: {KEPT}, run the same command to continue")
+        return IngestError(f"{value.message}: {WORK_IS_KEPT}, run the same command to continue")
     if value.mistake:
         is_other_dump = value.kind == OtherDumpError.__name__
         return (OtherDumpError if is_other_dump else DatasetError)(value.message)

@@ -17,11 +17,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from pipeline.dataset.files.columns import CARD, FORMAT_VERSION, GAMES, MANIFEST, ROW_GROUP, SPLITS
+from pipeline.dataset.files.columns import (
+    DATA_CARD_FILE,
+    FORMAT_VERSION,
+    GAMES,
+    MANIFEST,
+    ROW_GROUP,
+    SPLITS,
+)
 from pipeline.dataset.files.manifest import read_note
 from pipeline.dataset.files.verify_files import remember_files
 from pipeline.errors import DatasetError
-from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
+from pipeline.ingest.chunk import (
+    OTHER_MACHINE_ERROR,
+    ROWS_VERSION,
+    IngestConfig,
+    config_digest,
+    part_name,
+)
 from pipeline.ingest.data_card import GameCounts, data_card
 from pipeline.ingest.examples import merge_examples
 from pipeline.ingest.filters import GAME_STATUS, ROW_STATUS
@@ -84,8 +97,8 @@ def _explain_no_positions(
         frequent = ", ".join(f"{name!r} ({games:,})" for name, games in names.most_common(5))
         wanted = " or ".join(repr(name) for name in config.player)
         return (
-            f"no move of {wanted} is in {read:,} games: names count exactly as in the tags, and "
-            f"the most frequent are {frequent}"
+            f"none of the {read:,} games has a move by {wanted}: names must match the tags "
+            f"exactly; the most frequent are {frequent}"
         )
     named = ", ".join(source["name"] for source in sources)
     damage = "; ".join(source["damage"] for source in sources if source["damage"])
@@ -116,7 +129,7 @@ def build_manifest(
     # notes of self-play have no config
     made_by = {(note["config"], note["rows_version"]) for note in notes if "config" in note}
     if made_by - {(config_digest(config), ROWS_VERSION)}:
-        raise DatasetError(OTHERS.format(out=folder.out))
+        raise DatasetError(OTHER_MACHINE_ERROR.format(out=folder.out))
     status: Counter[str] = Counter()
     rows_dropped: Counter[str] = Counter()
     for note in notes:
@@ -159,7 +172,7 @@ def build_manifest(
         "files": [*files, table],
     }
     card = data_card(manifest, game_counts).encode()
-    publish(folder.files, CARD, 0, lambda target: target.write(card))
+    publish(folder.files, DATA_CARD_FILE, 0, lambda target: target.write(card))
     publish_json(folder.files, MANIFEST, manifest)
     folder.finish(MANIFEST)
     remember_files(folder.out, manifest)

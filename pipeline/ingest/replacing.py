@@ -15,7 +15,7 @@ from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
 from engine.temporaries import sync_directory
-from pipeline.dataset.files.columns import CARD, MANIFEST
+from pipeline.dataset.files.columns import DATA_CARD_FILE, MANIFEST
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import (
     ConfigError,
@@ -48,7 +48,10 @@ def replace(
     another ingest is writing it, and the errors of `ingest`.
     """
     if not is_local(out):
-        raise ConfigError(f"{out}: object stores cannot rename: choose another --out")
+        raise ConfigError(
+            f"{out} cannot be replaced, since object stores cannot rename folders: choose another "
+            "--out"
+        )
     out = out.resolve()
     new, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     recover(out)
@@ -99,7 +102,7 @@ def _require_own_files(folder: Path) -> None:
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = json.loads((folder / MANIFEST).read_bytes())
         if {"format_version", "moves_hash"} <= manifest.keys():
-            own |= {MANIFEST, CARD, *(str(entry["name"]) for entry in manifest["files"])}
+            own |= {MANIFEST, DATA_CARD_FILE, *(str(entry["name"]) for entry in manifest["files"])}
     others = [path.name for path in sorted(folder.glob("*")) if not is_ignored(path)]
     others = [name for name in others if name not in own]
     if others:

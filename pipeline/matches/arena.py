@@ -67,7 +67,7 @@ def play_matches(
         names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
     folders = dict(zip(sides, names, strict=True))
     folder = JobFolder(out, MATCHES, MatchFilesError, MatchError)
-    with folder.held():
+    with folder.lock():
         folder.claim({})
         rows: list[dict[str, Any]] = []
         for a, b in pairings:

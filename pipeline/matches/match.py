@@ -37,7 +37,7 @@ from engine.match.openings import Opening, choose, generate, read_book
 from engine.match.players import Contestant
 from engine.match.sprt import Estimate, SprtConfig, estimate, llr, pair_counts, verdict
 from engine.progress import Progress, Stop, Tick, never, silent
-from engine.temporaries import name_path
+from engine.temporaries import add_path_to_errors
 from pipeline.dumps.source import open_text
 from pipeline.errors import Stopped
 from pipeline.evaluation.render import publish_bytes
@@ -87,12 +87,12 @@ def play_match(
         "ends_by": asdict(config.sprt) if config.early else None,
     }
     folder = JobFolder(out, MATCH, MatchFilesError, MatchError)
-    with folder.held():
+    with folder.lock():
         folder.claim(identity)
         games = read_games(out)
         if max(games, default=-1) >= config.games:
             last = max(games) + 1
-            raise MatchError(f"{out} holds game number {last} already: set games to {last} or more")
+            raise MatchError(f"{out} already holds game number {last}: set games to {last} or more")
         test = SequentialTest(config, games)
         if test.decided() is None and len(games) < config.games:
             _play_missing((first, second), openings, config, out, test, progress, stop)
@@ -106,7 +106,7 @@ def play_match(
             clocks = {player.limit.clock or "-" for player in (first, second)}
             clock = clocks.pop() if len(clocks) == 1 else "?"
             pgn = "".join(_pgn_of(game, names, clock) + "\n\n" for game in counted)
-            publish_bytes(out, JOURNAL, _lines(counted).encode())
+            publish_bytes(out, JOURNAL, _format_json_lines(counted).encode())
             publish_bytes(out, PGN, pgn.encode())
         summary = {
             **summarize(counted, names, config.sprt),
@@ -237,23 +237,23 @@ class Journal:
 
     def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
         """Rewrite the file with `games`, which drops a truncated last line; open it to append."""
-        publish_bytes(out, JOURNAL, _lines(games.values()).encode())
+        publish_bytes(out, JOURNAL, _format_json_lines(games.values()).encode())
         self.file = (out / JOURNAL).open("ab")
 
     def add(self, game: GameRecord) -> None:
         """Append a game and fsync the file."""
-        with name_path(Path(self.file.name)):
-            self.file.write(_lines([game]).encode())
+        with add_path_to_errors(Path(self.file.name)):
+            self.file.write(_format_json_lines([game]).encode())
             self.file.flush()
             os.fsync(self.file.fileno())
 
     def close(self) -> None:
         """Close the file; on a full disk this raises the same error as writing."""
-        with name_path(Path(self.file.name)):
+        with add_path_to_errors(Path(self.file.name)):
             self.file.close()
 
 
-def _lines(games: Iterable[GameRecord]) -> str:
+def _format_json_lines(games: Iterable[GameRecord]) -> str:
     return "".join(json.dumps(asdict(game)) + "\n" for game in games)
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import first_error
@@ -15,7 +15,7 @@ from engine.match.uci_player import probe
 from engine.search import SearchConfig
 from engine.search.human import human_config
 from pipeline.matches.config import SideConfig
-from pipeline.storage.preflight import installed
+from pipeline.storage.preflight import find_engine
 
 MAX_RATING = 4000
 
@@ -25,11 +25,11 @@ def make_player(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]
     if side.who.startswith("uci:"):
         return _engine(side)
     limit = replace(side.limit, nodes=None)
-    threads = 1 if limit.timed else cores()  # with a clock, each game uses one core
+    threads = 1 if limit.is_timed else count_cores()  # with a clock, each game uses one core
     evaluator, name, identity = _evaluator(side.who.removeprefix("policy:"), threads)
     if side.who.startswith("policy:"):
         if side.options:
-            raise PlayerError(f"{side.who} does not search and has no options: remove the options")
+            raise PlayerError(f"{side.who} does not search and takes no options: remove them")
         player = Contestant(name=f"{name} policy", limit=limit, evaluator=evaluator)
         return player, {**identity, "search": None, "limit": asdict(limit)}
     if any(option.startswith("rating=") for option in side.options):
@@ -45,9 +45,9 @@ def _make_human_player(
     side: SideConfig, seed: int, evaluator: Evaluator, name: str, identity: dict[str, Any]
 ) -> tuple[Contestant, dict[str, Any]]:
     """Return a player that imitates humans of a rating, and its identity; raises PlayerError."""
-    options = _options(side)
+    options = _parse_options(side)
     aim, rating = options.pop("aim", "likelihood"), options.pop("rating")
-    if options or side.limit.timed:
+    if options or side.limit.is_timed:
         raise PlayerError(
             f"{side.who}: a player with a rating takes only simulations, rating and aim: remove "
             f"the other options"
@@ -103,10 +103,10 @@ def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
             "uci: must be followed by the command that starts the engine, as in uci:stockfish"
         )
     limit = side.limit
-    if not limit.timed and limit.nodes is None:
+    if not limit.is_timed and limit.nodes is None:
         raise PlayerError(f"{side.who} needs a limit: nodes, a time per move, or a clock")
-    options = _options(side)
-    player = Contestant(name="", limit=limit, command=installed(command), options=options)
+    options = _parse_options(side)
+    player = Contestant(name="", limit=limit, command=find_engine(command), options=options)
     engine = probe(player)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or f"{limit.nodes} nodes"
     level = f" {options['UCI_Elo']} Elo" if "UCI_Elo" in options else ""
@@ -130,17 +130,19 @@ def make_search(side: SideConfig, limit: Limit) -> SearchConfig:
         name: kind for name, kind in get_type_hints(SearchConfig).items() if name != "simulations"
     }
     values: dict[str, Any] = {"simulations": side.simulations}
-    if limit.timed:
+    if limit.is_timed:
         values["nodes"] = TIMED_NODES
-    for name, text in _options(side).items():
+    for name, text in _parse_options(side).items():
         if name not in known:
-            raise PlayerError(f"{side.who} has no option {name}: it has {', '.join(sorted(known))}")
+            raise PlayerError(
+                f"{side.who} has no option {name}: choose from {', '.join(sorted(known))}"
+            )
         try:
             values[name] = TypeAdapter(known[name]).validate_python(text)
         except ValidationError as error:
             raise PlayerError(f"{side.who}: {name}: {first_error(error)}") from error
     if values.get("algorithm") == "gumbel":
-        if limit.timed:
+        if limit.is_timed:
             raise PlayerError(
                 f"{side.who}: gumbel needs a fixed number of simulations: use puct to play by time"
             )
@@ -148,7 +150,7 @@ def make_search(side: SideConfig, limit: Limit) -> SearchConfig:
     return SearchConfig(**values)
 
 
-def _options(side: SideConfig) -> dict[str, str]:
+def _parse_options(side: SideConfig) -> dict[str, str]:
     """Parse a player's options; raises PlayerError for one that is not NAME=VALUE."""
     pairs = [option.partition("=") for option in side.options]
     for name, equals, value in pairs:

@@ -42,7 +42,7 @@ BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
 after movetext without a result and a blank line, in a comment."""
 _STATE, _BEGUN, _FINISHED, _CANDIDATE, _UNTAGGED, _MOVED = range(6)
 
-LONGEST_GAME = 1 << 24
+MAX_GAME_BYTES = 1 << 24
 """Maximum bytes of a game. Longer ones are cut, so an unclosed comment takes bounded memory."""
 
 
@@ -185,7 +185,7 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
     mode, begun, candidate = state[_STATE], state[_BEGUN], state[_CANDIDATE]
     finished, untagged, moved = state[_FINISHED] != 0, state[_UNTAGGED] != 0, state[_MOVED] != 0
     while at < end or (final and candidate >= 0):
-        if candidate >= 0 and (at >= end or at - begun > LONGEST_GAME):
+        if candidate >= 0 and (at >= end or at - begun > MAX_GAME_BYTES):
             at, mode, candidate = candidate, BETWEEN, -1  # the comment was never closed
         at = skip_marks(text, at, end)
         if at == end:
@@ -240,7 +240,7 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             following, commented, finished = _walk_moves(text, movetext, end, was_commented)
             mode = COMMENT if commented else MOVETEXT
             moved = moved or was_commented or _has_moves(text, movetext, following)
-        if not fresh and mode != BETWEEN and candidate < 0 and at - begun > LONGEST_GAME:
+        if not fresh and mode != BETWEEN and candidate < 0 and at - begun > MAX_GAME_BYTES:
             fresh, mode = True, MOVETEXT
         if fresh:
             starts[count] = at

@@ -178,7 +178,7 @@ def _tag_close(text: Any, at: Any, end: Any) -> Any:
     if _quote_before(text, at, value) == 0:
         return close
     found = -1
-    for place in range(value, min(end, value + LONGEST_VALUE)):
+    for place in range(value, min(end, value + MAX_VALUE_BYTES)):
         if text[place] == 93 and _quote_before(text, value, _trim_end(text, value, place)) > 0:
             found = place
             after = skip_blanks(text, place + 1, end)
@@ -220,7 +220,7 @@ def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
     return first or last
 
 
-LONGEST_VALUE = 1 << 12
+MAX_VALUE_BYTES = 1 << 12
 """Maximum bytes searched for the end of a quoted value, so hostile lines take linear time."""
 LONG_VALUE = 40
 """Minimum length of a value that is searched for a position: several tags on one line may have been
@@ -259,7 +259,7 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
             is_space(text[value + 1]) or _quote_length(text, value + 1, close) > 0
         )
         if not separated and not (equals and index == SETUP):  # `SetUp=1`
-            index = -1  # `White-Elo`
+            index = -1  # another tag, such as `White-Elo`
     first, last = value, close
     while first < close and is_space(text[first]):
         first += 1

@@ -31,10 +31,10 @@ def is_space(char: Any) -> Any:
 
 # ---------------------------------------------------------------- lines
 
-LOOK = 64
+COMPARED_BYTES = 64
 """Bytes compared at a time. The compiler vectorizes a fixed-length loop without `break` or negative
 indices."""
-_NONE = np.uint8(LOOK)
+_NONE = np.uint8(COMPARED_BYTES)
 LINE_FEED, SEMICOLON, BRACKET = (np.uint8(char) for char in b"\n;]")
 """uint8 and not literals, since Numba compiles a callee again for each literal."""
 
@@ -42,15 +42,15 @@ LINE_FEED, SEMICOLON, BRACKET = (np.uint8(char) for char in b"\n;]")
 @njit(**BORROWING)
 def line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
     """Return the offset of the first LF, CR or `other` (uint8) from `at` on, or `end`."""
-    while at + LOOK <= end:
+    while at + COMPARED_BYTES <= end:
         found, first = _NONE, np.uint64(at)
-        for offset in range(LOOK):
+        for offset in range(COMPARED_BYTES):
             char = text[first + np.uint64(offset)]
             stops = (char == 10) | (char == 13) | (char == other)
             found = min(found, np.uint8(offset) if stops else _NONE)
         if found < _NONE:
             return at + np.int64(found)
-        at += LOOK
+        at += COMPARED_BYTES
     while at < end and text[at] != 10 and text[at] != 13 and text[at] != other:
         at += 1
     return at
@@ -59,14 +59,14 @@ def line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
 @njit(**BORROWING)
 def last_brace(text: Any, at: Any, end: Any) -> Any:
     """Return the last brace of `text[at:end]` as a byte, 0 if there is none."""
-    while at + LOOK <= end:
-        found, first = False, np.uint64(end - LOOK)
-        for offset in range(LOOK):
+    while at + COMPARED_BYTES <= end:
+        found, first = False, np.uint64(end - COMPARED_BYTES)
+        for offset in range(COMPARED_BYTES):
             char = text[first + np.uint64(offset)]
             found |= (char == 123) | (char == 125)
         if found:
             break
-        end -= LOOK
+        end -= COMPARED_BYTES
     while end > at:
         end -= 1
         if text[end] == 123 or text[end] == 125:
@@ -291,7 +291,7 @@ def _board_bytes() -> NDArray[np.uint8]:
 
 
 _BOARD_BYTES = _board_bytes()
-_USUAL = np.frombuffer(b"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR", dtype=np.uint8)
+_STANDARD_BOARD = np.frombuffer(b"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR", dtype=np.uint8)
 
 
 @njit(**BORROWING)
@@ -304,7 +304,7 @@ def holds_board(text: Any, at: Any, end: Any) -> Any:
     while at <= end:
         kind = _BOARD_BYTES[text[at]] if at < end else 0
         if kind == 0:
-            is_usual = at - begin == len(_USUAL) and is_here(text, begin, _USUAL)
+            is_usual = at - begin == len(_STANDARD_BOARD) and is_here(text, begin, _STANDARD_BOARD)
             if slashes >= 7 and not is_usual:
                 return True
             begin, slashes = at + 1, 0
@@ -338,7 +338,7 @@ _HALF = re.compile(r"(?:(?<=\s)|\A)½(?=\s|\Z)")
 _ZERO_WIDTH = "[\u00ad\u200b-\u200f\u2060\ufeff]+"
 _BETWEEN = re.compile(rf"(?:(?<=[\s.{{}}()])|\A){_ZERO_WIDTH}|{_ZERO_WIDTH}(?=[\s!?+#$(){{}};]|\Z)")
 
-_NUMBER = re.compile(rb"(?<=\d\.) (?=[A-Za-z])")
+_SPACE_AFTER_NUMBER = re.compile(rb"(?<=\d\.) (?=[A-Za-z])")
 _COMMENTS = re.compile(rb"(\{[^}]*(?:\}|\Z)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*)")
 
 
@@ -370,7 +370,7 @@ def _translate(movetext: bytes) -> bytes:
     parts[::2] = [part if part.isascii() else _translate_part(part) for part in parts[::2]]
     new = b"".join(parts).rstrip()
     if len(new) > len(movetext):  # `½` grew to `1/2`: shorten `1. e4` to `1.e4`
-        parts[::2] = [_NUMBER.sub(b"", part) for part in parts[::2]]
+        parts[::2] = [_SPACE_AFTER_NUMBER.sub(b"", part) for part in parts[::2]]
         new = b"".join(parts).rstrip()
     return new.ljust(len(movetext)) if len(new) <= len(movetext) else movetext
 

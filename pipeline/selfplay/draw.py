@@ -46,14 +46,14 @@ from pipeline.storage.stores import publish, publish_json
 LOG = logging.getLogger(__name__)
 
 POSITIONS, DRAWN = "positions.parquet", "drawn.json"
-SCANNED = ("planes", "castling", "game", "ply", "eval")
+SCANNED_COLUMNS = ("planes", "castling", "game", "ply", "eval")
 """Columns read to draw positions."""
-KEPT = (
+COPIED_COLUMNS = (
     "planes", "castling", "ep_file", "halfmove", "repetition", "label", "promotion", "result",
     "eval", "ply", "plies", "game",
 )  # fmt: skip
 """Columns that a searched row copies from its position."""
-CONTEXT = (*LAST_MOVES, "clock", "elo", "opponent_elo", "base", "increment")
+CONTEXT_COLUMNS = (*LAST_MOVES, "clock", "elo", "opponent_elo", "base", "increment")
 """Further columns of a human position; null for positions after random moves. Searches do not read
 them."""
 PHASES = {"opening": 0.2, "middlegame": 0.5, "endgame": 0.3}
@@ -87,7 +87,7 @@ def phase_of(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.u
     return np.where(pieces_R <= ENDGAME_PIECES, 2, early_R).astype(np.uint8)
 
 
-def draw(
+def draw_positions(
     datasets: Sequence[Path],
     config: ExploreConfig,
     folder: Path,
@@ -118,8 +118,8 @@ def draw(
                 f"no position to search in the train split of {named} from half-move {FIRST_PLY} on"
             )
         there = (
-            f"count is {config.count:,}, and the train split of {named} has {len(chosen):,} "
-            f"different positions from half-move {FIRST_PLY} on"
+            f"count is {config.count:,}, but the train split of {named} has only {len(chosen):,} "
+            f"distinct positions from half-move {FIRST_PLY} on"
         )
         if exact_count:
             raise ExploreError(f"{there}: choose a smaller count")
@@ -129,9 +129,9 @@ def draw(
     rows["game"] = rows["game"].astype(np.uint32)
     if config.source == "near":
         play_random_moves(rows, config.seed, progress, stop)
-        rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT}
+        rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT_COLUMNS}
     table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
-    games_table, sources = _games(games, used)
+    games_table, sources = _read_games(games, used)
     write_games = partial(pq.write_table, games_table, compression="zstd")
     publish(folder, GAMES, len(games), write_games)
     publish(folder, POSITIONS, len(chosen), partial(write_rows, table))
@@ -147,7 +147,7 @@ def draw(
 
 def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]:
     """Return the positions that `draw` wrote, uint64[N, W], and their other columns."""
-    names = (*KEPT, *CONTEXT)
+    names = (*COPIED_COLUMNS, *CONTEXT_COLUMNS)
     with open_shard(path) as reader:
         groups = [reader.read(at, names, packed=True) for at in range(len(reader.groups))]
     columns = {name: np.concatenate([group[name] for group in groups]) for name in names}
@@ -203,7 +203,7 @@ def _candidates(
                     raise Stopped(
                         "stopped while positions were drawn; run the same command to start over"
                     )
-                rows = reader.read(group, SCANNED, shard.games)
+                rows = reader.read(group, SCANNED_COLUMNS, shard.games)
                 parts.append(_score(rows, number, group, member, seed))
                 have += len(parts[-1])
                 done += len(rows["ply"])
@@ -281,7 +281,9 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
         mine = order[begin:end]
         shard = shards[int(place_N[begin, 0])]
         with shard.open() as reader:
-            read = reader.read(int(place_N[begin, 1]), (*KEPT, *CONTEXT), shard.games)
+            read = reader.read(
+                int(place_N[begin, 1]), (*COPIED_COLUMNS, *CONTEXT_COLUMNS), shard.games
+            )
         for name, values in read.items():
             if name not in rows:
                 rows[name] = np.empty(
@@ -291,7 +293,7 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
     return rows
 
 
-def _games(
+def _read_games(
     games_G: NDArray[np.uint64], used: Sequence[Dataset]
 ) -> tuple[pa.Table, list[Mapping[str, Any]]]:
     """Return the rows of the games in the games tables, and the sources they refer to."""

@@ -27,18 +27,25 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from engine.compiling import announce_to_workers
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, Stopped
-from pipeline.executors.by_name import engine_of
+from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build_dataset, count_games, count_searches, summarize_timing
-from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
-from pipeline.selfplay.worker import ONNX, Journals, JournalWatch, Task, read_journals, work_on
+from pipeline.selfplay.draw import DRAWN, draw_positions, identify_datasets
+from pipeline.selfplay.worker import (
+    ONNX_DEVICE,
+    Journals,
+    JournalWatch,
+    Task,
+    read_journals,
+    work_on,
+)
 from pipeline.storage.job_folder import SELFPLAY, JobFolder
 
 LOG = logging.getLogger(__name__)
@@ -91,15 +98,15 @@ def explore(
         raise ConfigError(
             f"the source {config.source} searches positions of datasets: name at least one dataset"
         )
-    remote = None if engine == LOCAL else engine_of(engine, workers)
-    if remote is not None and config.device not in ("auto", "cpu", ONNX):
+    remote = None if engine == LOCAL else make_engine(engine, workers)
+    if remote is not None and config.device not in ("auto", "cpu", ONNX_DEVICE):
         raise ConfigError(
             f"{engine} runs on CPUs: remove the device {config.device}, or use the engine {LOCAL}"
         )
     identity = _identify(checkpoint, config, datasets, lineage)
     reads = [path for path in (*datasets, checkpoint) if path is not None]
     folder = JobFolder(out, SELFPLAY, ExploreError, reads=reads)
-    with folder.held():
+    with folder.lock():
         journal = out.absolute() / folder.journal.name
         # without results, the settings may still change
         has_results = (out / MANIFEST).exists() or (journal / DRAWN).exists()
@@ -109,7 +116,9 @@ def explore(
         journal.mkdir(exist_ok=True)
         drawn: dict[str, Any] = {}
         if not config.plays:
-            drawn = draw(datasets, config, journal, progress, stop, exact_count=exact_count)
+            drawn = draw_positions(
+                datasets, config, journal, progress, stop, exact_count=exact_count
+            )
         total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
         task = Task(
             numbers=tuple(range(-(-total // width))),
@@ -165,7 +174,7 @@ def _identify(
             "preset": card["preset"]["name"],
             "step": card["step"],
         }
-        if config.device == ONNX:
+        if config.device == ONNX_DEVICE:
             from model.inference.onnx_evaluator import open_export
 
             player["onnx_sha256"] = open_export(checkpoint).sha256
@@ -260,7 +269,7 @@ def _run(
     try:
         if engine is not None:
             with engine.connected():
-                device = ONNX if task.config.device == ONNX else "cpu"
+                device = ONNX_DEVICE if task.config.device == ONNX_DEVICE else "cpu"
                 there = replace(task, owner=None, config=replace(task.config, device=device))
                 _run_many(there, min(engine.slots(), items), engine, report, stop)
         elif (processes := min(workers or _default_processes(task), items)) == 1:
@@ -275,7 +284,7 @@ def _run(
 
 def _default_processes(task: Task) -> int:
     """Return the default number of local processes: one per core, if a GPU has the memory."""
-    count = cores()
+    count = count_cores()
     if not task.uses_gpu:
         return count
     import psutil

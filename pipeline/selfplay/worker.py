@@ -61,12 +61,12 @@ from engine.selfplay.generate import (
     play_games,
     read_search,
 )
-from engine.temporaries import name_path
+from engine.temporaries import add_path_to_errors
 from pipeline.dataset.files.stored_planes import to_positions
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.draw import POSITIONS, read_drawn
 
-ONNX = "onnx"
+ONNX_DEVICE = "onnx"
 """Device name for onnxruntime, which runs the model.onnx beside the checkpoint's card."""
 GAMES_CACHE_MIB, GROUP_CACHE_MIB = 32, 8
 """Sizes of the evaluation caches: of a process that plays games, and of a group of positions. The
@@ -100,7 +100,7 @@ class Task:
     @property
     def uses_gpu(self) -> bool:
         """Return whether a network runs on a GPU."""
-        if not self.config.uses_network or self.config.device == ONNX:
+        if not self.config.uses_network or self.config.device == ONNX_DEVICE:
             return False
         from model.training.precision import device_for
 
@@ -119,8 +119,8 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
     """
     if not task.journal.is_dir():
         raise ExploreError(
-            f"{socket.gethostname()} does not see {task.journal}: choose an --out that all nodes "
-            f"share"
+            f"{socket.gethostname()} cannot access {task.journal}: choose an --out that all nodes "
+            "share"
         )
     missing = sorted(set(task.numbers) - read_journals(task.journal).finished.keys())
     if not (missing and task.is_job_running):
@@ -147,7 +147,7 @@ def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
         yield evaluate, "compiled"
         return
     assert task.checkpoint is not None, "a network needs a checkpoint"
-    if task.config.device == ONNX:
+    if task.config.device == ONNX_DEVICE:
         from model.inference.onnx_evaluator import open_export
 
         graph = open_export(task.checkpoint)
@@ -304,7 +304,7 @@ class Journal:
     def add(self, entry: Mapping[str, Any]) -> None:
         """Append a line and flush it to the operating system."""
         text = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
-        with name_path(Path(self.file.name)):
+        with add_path_to_errors(Path(self.file.name)):
             self.file.write(b"%08x %b\n" % (zlib.crc32(text), text))
             self.file.flush()
 

@@ -81,10 +81,10 @@ def file_name(url: str) -> str:
     try:
         return unquote(urlsplit(url).path.rpartition("/")[2])
     except ValueError as error:
-        raise ConfigError(f"{shown(url)!r} is not a valid address: {error}") from error
+        raise ConfigError(f"{redact_url(url)!r} is not a valid URL: {error}") from error
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return a URL without user, password and query, which may be secrets."""
     return re.sub("//[^/]*@", "//", re.split("[?#]", url)[0])
 
@@ -147,11 +147,11 @@ class WebFile:
 
         Raises _BrokenError if a retry may succeed.
         """
-        name, begin, validator = shown(self.url), self.position, self.version.validator
+        name, begin, validator = redact_url(self.url), self.position, self.version.validator
         if begin and not validator:
             raise SourceChangedError(
-                f"{name} broke off at byte {begin:,}, and without a strong ETag from its server it "
-                f"cannot be resumed: try again, or download it by other means"
+                f"{name} broke off at byte {begin:,} and cannot be resumed, since its server "
+                "sends no strong ETag: try again, or download it by other means"
             )
         headers = {"Range": f"bytes={begin}-", "If-Range": validator} if begin else {}
         self._body = answer = self._answer(headers)
@@ -159,7 +159,7 @@ class WebFile:
         if status in _RETRIED:
             raise _BrokenError(f"the server answered {status}", _retry_after(answer))
         if status not in (200, 206, 416):
-            raise FetchError(f"{name}: the server answers {status}{_HINTS.get(status, '')}")
+            raise FetchError(f"{name}: the server answered {status}{_HINTS.get(status, '')}")
         found, start = _describe(answer)
         is_proven = not begin or (status == 206 and found.validator == validator)
         if not is_proven or self.version.differs(found):
@@ -167,10 +167,10 @@ class WebFile:
                 f"{name} was replaced by another version, or its server cannot resume it"
             )
         if start != begin or status != (206 if begin else 200):
-            raise _BrokenError("the server sent other bytes than were requested")
+            raise _BrokenError("the server did not send the requested bytes")
         if not answer.raw.chunked and answer.raw.length_remaining is None:
             raise FetchError(
-                f"{name}: the server marks neither its size nor its end, so a broken connection "
+                f"{name}: the server sends no size and no end mark, so a broken connection "
                 f"would go unnoticed: download it by other means and check it"
             )
         self.version = found
@@ -187,14 +187,16 @@ class WebFile:
             raise
         # requests' and urllib3's errors about invalid addresses are ValueErrors
         except (requests.TooManyRedirects, requests.exceptions.SSLError, ValueError) as error:
-            raise FetchError(f"{shown(self.url)} cannot be opened: {_reason(error)}") from error
+            raise FetchError(
+                f"{redact_url(self.url)} cannot be opened: {_reason(error)}"
+            ) from error
 
     def _retry(self, request: Callable[[], Any]) -> Any:
         """Repeat a request until it succeeds or the attempts are used up."""
         from urllib3.exceptions import HTTPError, MaxRetryError
         from urllib3.util import Retry
 
-        name = shown(self.url)
+        name = redact_url(self.url)
         retries = Retry(total=ATTEMPTS - 1, backoff_factor=BACKOFF, backoff_max=MAX_WAIT)
         while True:
             if self.stop():
@@ -207,19 +209,19 @@ class WebFile:
                 reason, wait = _reason(error), getattr(error, "wait", None)
                 if wait is not None and wait > MAX_WAIT:
                     raise FetchError(
-                        f"{name}: {reason} and asks for {wait:,.0f} seconds: try again then"
+                        f"{name}: {reason} and asks to wait {wait:,.0f} seconds: try again later"
                     ) from error
                 try:
                     retries = retries.increment("GET", name, error=error)
                 except MaxRetryError:
                     raise FetchError(
-                        f"{name}: given up at byte {self.position:,} after {ATTEMPTS} tries in a "
-                        f"row ({reason})"
+                        f"{name}: gave up at byte {self.position:,} after {ATTEMPTS} failed "
+                        f"attempts in a row ({reason})"
                     ) from error
-            rest(retries.get_backoff_time() if wait is None else wait, self.stop)
+            wait_unless_stopped(retries.get_backoff_time() if wait is None else wait, self.stop)
 
 
-def rest(seconds: float, stop: Stop) -> None:
+def wait_unless_stopped(seconds: float, stop: Stop) -> None:
     """Wait `seconds`; return early if `stop` returns true."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stop():
@@ -244,7 +246,7 @@ def _refuse_unencrypted(answer: "requests.Response", **_: object) -> None:
     target = urljoin(answer.url, answer.headers.get("Location", ""))
     if answer.is_redirect and answer.url.startswith("https:") and not target.startswith("https:"):
         raise FetchError(
-            f"{shown(answer.url)} leads to an address without encryption: it is not followed"
+            f"{redact_url(answer.url)} redirects to an unencrypted URL, which is not followed"
         )
 
 

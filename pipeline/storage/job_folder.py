@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from engine.errors import UserError
-from engine.temporaries import abandoned, is_temporary, sync_directory
+from engine.temporaries import is_temporary, list_abandoned, sync_directory
 from pipeline.errors import StoreError
 from pipeline.storage.stores import (
     LOCK,
@@ -36,7 +36,7 @@ from pipeline.storage.stores import (
 MARKER, BUILDING, JOURNAL = "job.json", ".building", ".journal"
 MAX_DIFFERENCES = 4
 """Maximum number of differences that an error message lists."""
-SYSTEM = {
+SYSTEM_FILES = {
     *(".DS_Store", ".Spotlight-V100", ".Trashes", ".TemporaryItems", ".fseventsd", ".snapshot"),
     *("lost+found", "Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"),
 }
@@ -99,21 +99,21 @@ class JobFolder:
         out, foreign = self.out, list[str]()
         if is_local(out) and not out.is_dir() and (out.exists() or out.is_symlink()):
             raise self.refusal(
-                f"{out} cannot be made into a directory, it is a file or a link to nothing: choose "
-                f"another"
+                f"{out} cannot be created: it is a file or a broken link; choose another"
             )
         if out.exists() and not is_of(out, self.kind):
             foreign = sorted(entry.name for entry in out.iterdir() if not is_ignored(entry))
         if foreign:
             kind = next((f", {other.name}" for other in KINDS if is_of(out, other)), "")
             raise self.refusal(
-                f"{out} holds {foreign[0]!r}{kind}, which is not of {self.kind.name}: choose an "
+                f"{out} holds {foreign[0]!r}{kind}, which is not part of {self.kind.name}: choose "
+                "an "
                 f"empty or new directory"
             )
         require_apart(out, self.reads, self.refusal)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Check and create the folder, hold its lock, and delete temporary files of dead writers.
 
         If the block fails before anything is worth keeping, the created folders are removed.
@@ -182,7 +182,7 @@ class JobFolder:
     def _failed(self, error: OSError) -> UserError:
         """Return the error for a full disk, an unreachable store or an unwritable folder."""
         where = "" if isinstance(error, StoreError) else f" ({error.filename or self.out})"
-        kept = "what was finished is kept, run the same command to continue"
+        kept = "finished work is kept, run the same command to continue"
         return self.failure(f"{one_line(error)}{where}: {kept}")
 
     def make_notes(self) -> None:
@@ -222,7 +222,7 @@ class JobFolder:
         for path in (self.out / name for name in names):
             if path.exists() or path.is_symlink():
                 raise self.refusal(
-                    f"{path} is not of this build: move it away and run the same command again"
+                    f"{path} is not part of this build: move it away and run the same command again"
                 )
         sync_directory(self.files)
         for name in names:
@@ -248,7 +248,7 @@ class JobFolder:
     def _sweep(self) -> None:
         """Delete temporary files of dead writers; a store has none."""
         for folder in (self.out, self.files, self.notes, self.journal):
-            for path in abandoned(folder) if is_local(folder) else ():
+            for path in list_abandoned(folder) if is_local(folder) else ():
                 path.unlink(missing_ok=True)
 
     def _remove_unused(self, made: Sequence[Path]) -> None:
@@ -291,7 +291,7 @@ def is_ignored(entry: Path) -> bool:
             entry.is_file() and not entry.is_symlink() and not entry.stat().st_size
         )
     # a store lists the folder itself as ""
-    return not name or name in SYSTEM or is_temporary(name) or name.startswith(".nfs")
+    return not name or name in SYSTEM_FILES or is_temporary(name) or name.startswith(".nfs")
 
 
 def require_apart(out: Path, inputs: Iterable[Path], refusal: type[UserError]) -> None:
@@ -300,7 +300,7 @@ def require_apart(out: Path, inputs: Iterable[Path], refusal: type[UserError]) -
     for one in inputs:
         read = _resolve(one)
         if target == read or target.startswith(f"{read.rstrip('/')}/"):
-            raise refusal(f"output {out} is, or lies in, input {one}: choose another directory")
+            raise refusal(f"output {out} is input {one} or inside it: choose another directory")
 
 
 def _resolve(path: Path) -> str:

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 from engine.progress import Stop, never
 from pipeline.errors import FetchError, SourceChangedError
-from pipeline.storage.http import RemoteVersion, WebFile, is_web, shown
-from pipeline.storage.stores import is_url, one_line, place, store_errors
+from pipeline.storage.http import RemoteVersion, WebFile, is_web, redact_url
+from pipeline.storage.stores import is_url, one_line, parse_path, store_errors
 
 BLOCK = 1 << 23
 """Bytes of an object per request."""
-RECENT = 3
+MAX_CACHED_READS = 3
 """Number of recent reads of a RangeFile to cache: a column is read twice if its dictionary is
 checked first."""
 VERSION_KEYS = (
@@ -40,7 +40,7 @@ def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
     return web
 
 
-def look(name: str, stop: Stop = never) -> RemoteVersion:
+def fetch_version(name: str, stop: Stop = never) -> RemoteVersion:
     """Return the version of a remote file; raises the errors of `open_remote`."""
     if not is_web(name):
         return _version_of(name)
@@ -55,7 +55,7 @@ def list_files(name: str, suffix: str) -> list[str]:
     """Return the files with a suffix below a store's prefix, sorted; [] for other names."""
     if not is_url(name) or is_web(name):
         return []
-    path = cast("Any", place(name))
+    path = cast("Any", parse_path(name))
     with _explained(name):
         below = path.fs.find(path.path) if path.fs.isdir(path.path) else []
     scheme = name.partition("://")[0]
@@ -68,19 +68,20 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise FetchError(f"{shown(name)} does not exist") from error
+        raise FetchError(f"{redact_url(name)} does not exist") from error
     except store_errors() as error:
-        raise FetchError(f"{shown(name)} cannot be read: {one_line(error)}") from error
+        raise FetchError(f"{redact_url(name)} cannot be read: {one_line(error)}") from error
 
 
 def _version_of(name: str) -> RemoteVersion:
     """Return an object's version from its driver's metadata."""
-    path = cast("Any", place(name))
+    path = cast("Any", parse_path(name))
     with _explained(name):
         info: dict[str, Any] = path.fs.info(path.path)
     if info.get("type") == "directory" or info.get("size") is None:
         raise FetchError(
-            f"{shown(name)} is a prefix and not an object, or its store does not report its size: "
+            f"{redact_url(name)} is a prefix and not an object, or its store does not report its "
+            "size: "
             f"name one object"
         )
     etag = next((str(info[key]) for key in VERSION_KEYS if info.get(key)), "")
@@ -92,7 +93,7 @@ class ObjectFile:
 
     def __init__(self, name: str) -> None:
         self.name, self.version = name, _version_of(name)
-        path = cast("Any", place(name))
+        path = cast("Any", parse_path(name))
         with _explained(name):
             self._file: Any = path.fs.open(
                 path.path, "rb", block_size=BLOCK, cache_type="readahead"
@@ -109,12 +110,14 @@ class ObjectFile:
         if self._file.tell() == self.version.size:
             self._require_version()
         elif not data:
-            raise FetchError(f"{shown(self.name)} ended at byte {self._file.tell():,}: try again")
+            raise FetchError(
+                f"{redact_url(self.name)} ended early, at byte {self._file.tell():,}: try again"
+            )
         return data
 
     def _require_version(self) -> None:
         if self.version.differs(_version_of(self.name)):
-            raise SourceChangedError(f"{shown(self.name)} was replaced by another version")
+            raise SourceChangedError(f"{redact_url(self.name)} was replaced by another version")
 
     def close(self) -> None:
         """Close the object."""
@@ -128,15 +131,15 @@ class RangeFile(io.RawIOBase):
         """Open this version of a file on the web or of an object in a store."""
         if version.size is None or (is_web(name) and not version.validator):
             raise FetchError(
-                f"{shown(name)}: its server sends no size and strong ETag, so parts cannot be "
-                f"read: download it"
+                f"{redact_url(name)} cannot be read in parts, since its server does not send a "
+                "size and a strong ETag: download it"
             )
         self.name, self.version, self.stop, self.position = name, version, stop, 0
         self._size: int = version.size
-        self._read_range = lru_cache(RECENT)(self._request)
+        self._read_range = lru_cache(MAX_CACHED_READS)(self._request)
         self._object: Any = None
         if not is_web(name):
-            path = cast("Any", place(name))
+            path = cast("Any", parse_path(name))
             with _explained(name):
                 self._object = path.fs.open(path.path, "rb", cache_type="none")
 

@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 ADDRESS_SPACE = 4 << 30
 """Bytes of address space that native libraries reserve, mostly without using them."""
 
-DEBIANS_GAMES = "/usr/games"
+DEBIAN_GAMES_FOLDER = "/usr/games"
 """Folder in which Debian installs engines; it may be missing from PATH."""
 
 
@@ -21,7 +21,7 @@ def require_folder(folder: Path) -> None:
     if not there.is_dir():
         raise ConfigError(f"{folder} cannot be written: {there} is a file; choose another --out")
     if not os.access(there, os.W_OK | os.X_OK):
-        problem = f"this user may not write into {there}"
+        problem = f"this user has no permission to write to {there}"
         raise ConfigError(f"{folder} cannot be written: {problem}; choose another --out")
 
 
@@ -30,8 +30,9 @@ def require_address_space() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
         raise ConfigError(
-            f"this process may use {limit / 2**30:.1f} GiB of address space (ulimit -v): raise the "
-            f"limit to {ADDRESS_SPACE >> 30} GiB, and limit memory by a control group"
+            f"this process may use {limit / 2**30:.1f} GiB of address space (ulimit -v): raise "
+            f"the limit to {ADDRESS_SPACE >> 30} GiB, and limit memory with a control group "
+            "instead"
         )
 
 
@@ -41,16 +42,20 @@ def require_utf8(name: str) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         shown = name.encode(errors="surrogateescape").decode("ascii", "backslashreplace")
-        raise ConfigError(f"{shown!r} is not UTF-8: rename it, as convmv does") from error
+        raise ConfigError(
+            f"the name {shown!r} is not UTF-8: rename it, for example with convmv"
+        ) from error
 
 
-def installed(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return an engine's command with its full path, found in PATH or DEBIANS_GAMES."""
-    found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
+def find_engine(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return an engine's command with its full path, found in PATH or DEBIAN_GAMES_FOLDER."""
+    found = (
+        shutil.which(command[0]) or shutil.which(command[0], path=DEBIAN_GAMES_FOLDER) or command[0]
+    )
     return (found, *command[1:])
 
 
 def is_installed(engine: str) -> bool:
     """Return whether an engine's program is installed."""
     command = tuple(shlex.split(engine))
-    return bool(command) and shutil.which(installed(command)[0]) is not None
+    return bool(command) and shutil.which(find_engine(command)[0]) is not None

@@ -24,12 +24,12 @@ from typing import IO, Any, cast
 from filelock import FileLock, Timeout
 
 from engine.progress import Stop, never
-from engine.temporaries import new_file, sync_directory
+from engine.temporaries import replace_file, sync_directory
 from pipeline.errors import ConfigError, Stopped, StoreError
 
 BUFFER = 1 << 20
 """Bytes of the write buffer; a Parquet page has only about 8 kB."""
-SETTLING = 4
+MAX_PENDING_FILES = 4
 """Maximum number of files that a writer fsyncs or uploads concurrently."""
 LOCK = ".lock"
 """Name of the lock file of a local folder, an empty file."""
@@ -43,7 +43,7 @@ def is_url(name: str) -> bool:
     return "://" in name
 
 
-def place(name: str | Path) -> Path:
+def parse_path(name: str | Path) -> Path:
     """Return the Path of a name, or a UPath for a store; raises ConfigError."""
     if isinstance(name, Path) or not is_local(name):
         return cast("Path", name)
@@ -51,9 +51,7 @@ def place(name: str | Path) -> Path:
     if not found or scheme == "file":
         return Path(rest if found else name)
     if scheme not in STORES:
-        raise ConfigError(
-            f"{scheme}:// is not a store that keeps files: use {'://, '.join(STORES)}://"
-        )
+        raise ConfigError(f"{scheme}:// is not a supported store: use {'://, '.join(STORES)}://")
     from upath import UPath
 
     try:
@@ -178,7 +176,9 @@ def _write(
     """Call `write` on a new file; return its description and a function that publishes it."""
     path, local = directory / name, is_local(directory)
     with ExitStack() as stack:
-        named: Any = new_file(path, buffering=BUFFER) if local else tempfile.NamedTemporaryFile()  # noqa: SIM115
+        named: Any = (
+            replace_file(path, buffering=BUFFER) if local else tempfile.NamedTemporaryFile()  # noqa: SIM115
+        )
         file = stack.enter_context(named)
         target = _HashingFile(file)
         write(target)
@@ -225,14 +225,14 @@ def publish_behind() -> Iterator[Publish]:
         pending.append(pool.submit(settle))
         return published
 
-    with ThreadPoolExecutor(SETTLING, "publish") as pool:
+    with ThreadPoolExecutor(MAX_PENDING_FILES, "publish") as pool:
         yield publish_later
     for file in pending:
         file.result()
 
 
 def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
-    """Publish a JSON file once the renames of the files that it describes are on disk."""
+    """Flush the renames of the files that a JSON file describes, then publish it."""
     text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
     folders = (directory.parent, directory) if is_local(directory) else ()
     for folder in folders:

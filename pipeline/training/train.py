@@ -13,7 +13,7 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Shares
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
+from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, relative_to_cwd
 from pipeline.storage.job_folder import CHECKPOINT, JobFolder
 
 LOG = logging.getLogger(__name__)
@@ -82,13 +82,13 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
 
     Raises MissingColumnError if the preset needs a column that shards do not store.
     """
-    from engine.encoding.views import LAST_MOVES, require, view
+    from engine.encoding.views import LAST_MOVES, require_columns, view
     from model.data.rows import training_columns
 
     visits = ("visits",) if config.learns_visits else ()
     values = ("root_value", "best_value") if config.learns_search_values else ()
     names = dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], *visits, *values))
-    require(training_columns(preset), names, f"the preset {preset.name!r}")
+    require_columns(training_columns(preset), names, f"the preset {preset.name!r}")
     return tuple(names)
 
 
@@ -97,12 +97,12 @@ def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
 
     Raises UnknownPresetError, and the errors of `model.checkpoint.read_card`.
     """
-    from model.checkpoint import CARD, read_card
+    from model.checkpoint import CARD_FILE, read_card
     from model.network.preset import preset_from_row
     from model.network.presets import preset
 
     for directory in (out, start):
-        if directory is not None and (directory / CARD).exists():
+        if directory is not None and (directory / CARD_FILE).exists():
             found = preset_from_row(read_card(directory)["preset"])
             if found.name == name:
                 return found
@@ -129,7 +129,7 @@ def train_on(
     and `out`. Raises UnknownPresetError, DatasetError, and the errors of
     `model.training.loop.train`.
     """
-    from model.card import CARD
+    from model.card import CARD_FILE
     from model.training.distributed import read_world
     from model.training.loop import train
 
@@ -140,13 +140,13 @@ def train_on(
     datasets = [Dataset.open(path, progress, stop) for path in positions]
     place, columns = read_world(), select_columns(config, row)
     count = sum(dataset.count("train") for dataset in datasets)
-    is_new = start is None and not (out / CARD).exists()
-    if is_new and place.first and count < SCRATCH_POSITIONS:
+    is_new = start is None and not (out / CARD_FILE).exists()
+    if is_new and place.is_first and count < SCRATCH_POSITIONS:
         LOG.info(
             "%s positions are few for training from scratch: `--start %s --learning-rate 0.0005` "
             "gives a better network",
             f"{count:,}",
-            from_here(EMBEDDED),
+            relative_to_cwd(EMBEDDED),
         )
     data = describe_data(datasets) | ({} if start is None else {"start": describe_start(start)})
     data |= {} if player is None else {"player": player}
@@ -160,13 +160,13 @@ def train_on(
         out,
         validation=open_validation(datasets, config, columns),
         data=data,
-        progress=progress if place.first else silent,
+        progress=progress if place.is_first else silent,
         stop=stop,
         epoch_rows=rows,
         start=start,
         check_output=folder.begin,
     )
-    if place.first:
+    if place.is_first:
         folder.finish()
     return card
 
@@ -201,7 +201,8 @@ def _open_batches(
             )
         if world > len(batches.groups):
             raise DatasetError(
-                f"{len(batches.groups)} row groups are too few for {world} processes: start fewer"
+                f"{len(batches.groups)} row groups are too few for {world} processes: start fewer "
+                "processes"
             )
         return batches
 

@@ -175,8 +175,8 @@ def _plan(
     )
     if steps < 1:
         raise DatasetError(
-            f"{sum(left)} of {rows} self-play positions may still be used, and one batch takes "
-            f"{float(rows_per_step):g}: play more games, or raise most_uses"
+            f"only {sum(left)} of {rows} self-play positions may still be used, but one batch "
+            f"takes {float(rows_per_step):g}: play more games, or raise most_uses"
         )
     wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
     taken = zip(uses, _divide(wanted, left), strict=True)

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, LabelError, label_of
 from engine.encoding.views import LAST_MOVES, NO_LABEL
-from engine.json_files import shown
+from engine.json_files import safe_text
 from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
 from pipeline.dataset.files.columns import COLUMNS, GAMES, MANIFEST, SPLITS, form_of
 from pipeline.dataset.files.games import GAMES_COLUMNS
 from pipeline.dataset.files.manifest import read_manifest
-from pipeline.dataset.files.shards import group_rows, reading
+from pipeline.dataset.files.shards import convert_damage_errors, group_rows
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dumps.formats.evaluations import Sample
 from pipeline.dumps.source import is_same_file
@@ -41,11 +41,11 @@ from pipeline.pgn import tags
 from pipeline.pgn.text import MATE, translate_movetext
 from pipeline.storage.stores import file_hash, open_for_arrow
 
-LIMIT = 1 << 30
-"""`rows_differ` replays only games that begin within this many decompressed bytes."""
-GROUPS = 8
+MAX_REPLAYED_BYTES = 1 << 30
+"""`compare_rows` replays only games that begin within this many decompressed bytes."""
+MAX_ROW_GROUPS = 8
 """Maximum number of row groups that a sample of rows is drawn from."""
-BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
+COLUMNS_BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
 """Columns that are checked in every row. Planes are most of a shard, so only sampled ones are
 checked."""
 Row = dict[str, Any]
@@ -66,30 +66,32 @@ def verify_dataset(
     dataset = open_manifest(directory)
     manifest = dataset.page
     found: dict[str, Any] = {
-        "files": files_differ(directory),
+        "files": compare_files(directory),
         "splits": [],
         "source": [],
         "rows": [],
-        "damage": damage(manifest),
+        "damage": list_damage(manifest),
         "compared": 0,
     }
     if found["files"]:  # do not read damaged files
         return found
     try:
-        found["splits"] = splits_share_games(dataset)
+        found["splits"] = find_shared_games(dataset)
         if not sources:
             return found
         sample = Sample(manifest["config"].get("sample", 1.0), manifest["config"].get("seed", 0))
         if limit is None:
-            found["source"] = sources_differ(manifest, sources)
+            found["source"] = compare_sources(manifest, sources)
         texts = [read_dump(source, sample) for source in sources]
-        found["compared"], found["rows"] = rows_differ(dataset, texts, rows, limit or LIMIT)
+        found["compared"], found["rows"] = compare_rows(
+            dataset, texts, rows, limit or MAX_REPLAYED_BYTES
+        )
     except pa.ArrowException as error:
-        found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
+        found["rows"].append(f"a file matches its hash but cannot be read: {str(error)[:200]}")
     return found
 
 
-def damage(manifest: Mapping[str, Any]) -> list[str]:
+def list_damage(manifest: Mapping[str, Any]) -> list[str]:
     """Return the damage of each damaged dump."""
     damaged = (source for source in manifest["sources"] if source["damage"])
     return [f"{source['name']}: {source['damage']}" for source in damaged]
@@ -103,7 +105,7 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
     for entry in read_training_set(directory)["datasets"]:
         folder = (directory / entry["path"]).resolve()
         if not (folder / MANIFEST).is_file():
-            problems.append(f"{entry['name']}: is not there")
+            problems.append(f"{entry['name']}: is missing")
             continue
         if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
             problems.append(f"{entry['name']}: its manifest has changed since it was joined")
@@ -114,7 +116,7 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
 # ---------------------------------------------------------------- files
 
 
-def files_differ(directory: Path) -> list[str]:
+def compare_files(directory: Path) -> list[str]:
     """List files that are missing, not in the manifest, or differ in hash, rows or form."""
     manifest, wrong = read_manifest(directory), list[str]()
     for entry in manifest["files"]:
@@ -122,11 +124,11 @@ def files_differ(directory: Path) -> list[str]:
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
         elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
-            wrong.append(f"{path.name}: differs from its hash")
+            wrong.append(f"{path.name}: does not match its hash")
         elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
-            wrong.append(f"{path.name}: differs in rows")
+            wrong.append(f"{path.name}: does not have the number of rows in the manifest")
         elif entry["split"] and (form := form_of(footer.schema.names)) != manifest["planes"]:
-            says = f"and the manifest says {manifest['planes']}"
+            says = f"but the manifest says {manifest['planes']}"
             wrong.append(f"{path.name}: its planes are of the form {form}, {says}")
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
     found = sorted(path.name for path in directory.glob("*.parquet"))
@@ -142,7 +144,7 @@ def _footer(path: Path) -> pq.FileMetaData | None:
         return None
 
 
-def splits_share_games(dataset: Dataset) -> list[str]:
+def find_shared_games(dataset: Dataset) -> list[str]:
     """List games that have positions in several splits, or in the wrong one.
 
     Raises DatasetError for a file whose values are outside the format.
@@ -153,7 +155,7 @@ def splits_share_games(dataset: Dataset) -> list[str]:
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
     for number, split in enumerate(SPLITS):
-        columns = [np.unique(rows["game"]) for rows in dataset.rows(split, BUT_PLANES)]
+        columns = [np.unique(rows["game"]) for rows in dataset.rows(split, COLUMNS_BUT_PLANES)]
         games = np.unique(np.concatenate([np.zeros(0, np.int64), *columns]))
         for other, others in seen.items():
             if shared := np.intersect1d(games, others).size:
@@ -164,14 +166,14 @@ def splits_share_games(dataset: Dataset) -> list[str]:
     return problems
 
 
-def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
+def compare_sources(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
     """List dumps that differ from the sizes and hashes in the manifest."""
     named = manifest["sources"]
     if len(named) != len(sources):
         order = "name them in the manifest's order"
-        return [f"the dataset was made of {len(named)} dumps, not {len(sources)}: {order}"]
+        return [f"the dataset was made from {len(named)} dumps, not {len(sources)}: {order}"]
     return [
-        f"{path}: is not the dump that the dataset was made of ({entry['name']}), or has changed"
+        f"{path}: is not the dump that the dataset was made from ({entry['name']}), or has changed"
         for path, entry in zip(sources, named, strict=True)
         if not is_same_file(entry, Path(path))
     ]
@@ -180,8 +182,8 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
 # ---------------------------------------------------------------- rows
 
 
-def rows_differ(
-    dataset: Dataset, dumps: Sequence[Iterable[bytes]], count: int, limit: int = LIMIT
+def compare_rows(
+    dataset: Dataset, dumps: Sequence[Iterable[bytes]], count: int, limit: int = MAX_REPLAYED_BYTES
 ) -> tuple[int, list[str]]:
     """Replay random rows from the dumps' text; return the number compared and the problems.
 
@@ -197,9 +199,9 @@ def rows_differ(
         place = f"game {game} at byte {offsets.get(game)}"
         if game in texts:
             compared += 1
-            if difference := row_differs(row, texts[game]):
+            if difference := compare_row(row, texts[game]):
                 problems.append(f"{place}, ply {row['ply']}: {difference}")
-        elif game in offsets and not damage(manifest):
+        elif game in offsets and not list_damage(manifest):
             problems.append(f"{place} is not in the dump")
     return compared, problems
 
@@ -207,7 +209,7 @@ def rows_differ(
 def sample_rows(
     dataset: Dataset, count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
-    """Return rows from up to GROUPS random row groups, only of the first `chunks` if given.
+    """Return rows from up to MAX_ROW_GROUPS random row groups, only of the first `chunks` if given.
 
     Raises DatasetError for a shard that cannot be read or is not in the manifest.
     """
@@ -222,7 +224,7 @@ def sample_rows(
         for number in range(len(shard.groups))
     ]
     rows: list[Row] = []
-    picked = rng.sample(groups, min(GROUPS, count, len(groups)))
+    picked = rng.sample(groups, min(MAX_ROW_GROUPS, count, len(groups)))
     picked.sort(key=lambda one: one[0].groups[one[1]])  # large groups make up for small ones
     for at, (shard, number) in enumerate(picked):
         with shard.open() as reader:
@@ -242,7 +244,7 @@ def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
     """Return the chunk size of the dump in bytes; raises DatasetError if the manifest lacks it."""
     size = manifest["config"].get("chunk_mib")
     if not isinstance(size, int) or size < 1:
-        why = f"config.chunk_mib is {shown(size)}, and must be 1 or more: it is damaged"
+        why = f"config.chunk_mib is {safe_text(size)}, but must be 1 or more: it is damaged"
         raise DatasetError(f"{MANIFEST}: {why}")
     return size << 20
 
@@ -251,7 +253,7 @@ def _chunk_of(shard: str) -> int:
     """Return the chunk number of a shard: 7 for train-00007-0.parquet."""
     found = re.fullmatch(r"[a-z]+-(\d+)-\d+\.parquet", shard)
     if found is None:
-        raise DatasetError(f"{shard} is no name of a shard: the manifest is damaged")
+        raise DatasetError(f"{shard} is not the name of a shard: the manifest is damaged")
     return int(found[1])
 
 
@@ -260,14 +262,14 @@ def _games_before(dataset: Dataset, chunks: int | None) -> int:
     if chunks is None:
         return int(dataset.page["games"]["read"])
     path = dataset.path / GAMES
-    with reading(path, "a table of games"), open_for_arrow(path) as source:
+    with convert_damage_errors(path, "a table of games"), open_for_arrow(path) as source:
         return sum(group_rows(pq.read_metadata(source))[:chunks])
 
 
 # ---------------------------------------------------------------- rows by python-chess
 
 
-def row_differs(row: Row, text: bytes) -> str:
+def compare_row(row: Row, text: bytes) -> str:
     """Describe how a stored row differs from python-chess's position, "" if it does not."""
     if re.match(rb"[1-8BKNPQRbknpqr/]+ [wb] [^\t\n]*\t", text):
         return _line_differs(row, text.decode("utf-8", "replace"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine import cores as module
-from engine.cores import container_quota, cores
+from engine.cores import container_quota, count_cores
 
 ROOT, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct"
 TREES: dict[str, tuple[float, str, dict[str, str]]] = {
@@ -60,4 +60,4 @@ def test_cores_are_the_lesser_of_affinity_and_quota(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(module, "container_quota", lambda: quota)
-    assert cores() == expected
+    assert count_cores() == expected

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from engine import temporaries
-from engine.temporaries import DAY, abandoned, is_abandoned, is_temporary, new_file, temporary_name
+from engine.temporaries import (
+    ABANDONED_SECONDS,
+    is_abandoned,
+    is_temporary,
+    list_abandoned,
+    replace_file,
+    temporary_name,
+)
 from tests.processes import NOBODY
 
 
@@ -25,7 +32,7 @@ def test_names_are_never_the_same_and_are_known() -> None:
 def test_only_what_nobody_will_finish_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, elsewhere = temporaries.machine(), "0" * 8
+    here, elsewhere = temporaries.machine_id(), "0" * 8
     cases = {
         f".mine.fianchetto-{here}-{os.getpid()}-00000000.tmp": False,
         f".dead.fianchetto-{here}-{NOBODY}-00000000.tmp": True,
@@ -36,12 +43,12 @@ def test_only_what_nobody_will_finish_is_abandoned(
     }
     for name in cases:
         (tmp_path / name).touch()
-    assert {path.name for path in abandoned(tmp_path)} == {
+    assert {path.name for path in list_abandoned(tmp_path)} == {
         name for name, dead in cases.items() if dead
     }
-    late = time.time() + DAY + 60
+    late = time.time() + ABANDONED_SECONDS + 60
     monkeypatch.setattr(time, "time", lambda: late)
-    assert {path.name for path in abandoned(tmp_path)} == {
+    assert {path.name for path in list_abandoned(tmp_path)} == {
         name for name in cases if "fianchetto" in name
     }
     assert not is_abandoned(tmp_path / f".no-more.fianchetto-{elsewhere}-1-00000000.tmp")
@@ -53,7 +60,7 @@ def test_a_writer_deletes_what_killed_writers_left_in_the_folder(tmp_path: Path)
     for path in (left, mine, theirs):
         path.touch()
     for name in ("a", os.fsdecode(b"\xff")):
-        with new_file(tmp_path / name) as file:
+        with replace_file(tmp_path / name) as file:
             file.write(b"1")
     assert {path.name for path in tmp_path.iterdir()} == {
         "a",

@@ -81,4 +81,4 @@ def test_a_file_of_ones_own_that_hides_a_package_is_named(tmp_path: Path) -> Non
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert f"{tmp_path / 'engine'}.py hides" in done.stderr.splitlines()[-1]
+    assert f"{tmp_path / 'engine'}.py shadows" in done.stderr.splitlines()[-1]

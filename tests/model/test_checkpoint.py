@@ -18,8 +18,8 @@ import torch
 
 from engine.temporaries import is_temporary, temporary_name
 from model.checkpoint import (
-    CARD,
-    LARGEST_CARD,
+    CARD_FILE,
+    MAX_CARD_BYTES,
     CardError,
     CheckpointError,
     DamagedFileError,
@@ -65,8 +65,8 @@ def names_of(card: dict[str, Any]) -> set[str]:
 
 
 def edit(directory: Path, **changes: object) -> None:
-    card = json.loads((directory / CARD).read_text())
-    (directory / CARD).write_text(json.dumps(card | changes))
+    card = json.loads((directory / CARD_FILE).read_text())
+    (directory / CARD_FILE).write_text(json.dumps(card | changes))
 
 
 def first_weight(network: Any) -> torch.Tensor:
@@ -85,7 +85,7 @@ def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path) -> None:
 
 def test_an_earlier_versions_file_loads_and_goes_with_the_next_save(tmp_path: Path) -> None:
     (name,) = names_of(make(tmp_path))
-    entry = json.loads((tmp_path / CARD).read_text())["files"]["weights"]
+    entry = json.loads((tmp_path / CARD_FILE).read_text())["files"]["weights"]
     edit(tmp_path, files={"weights": entry | {"name": "weights-7.safetensors"}}, superseded=["x"])
     path = (tmp_path / name).rename(tmp_path / "weights-7.safetensors")
     assert torch.equal(first_weight(load(tmp_path)[0]), first_weight(build(TINY, 3)))
@@ -102,7 +102,7 @@ def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     for name in (temporary, *killed, *copies):
         (tmp_path / name).write_bytes(b"of a killed save, or a copy that somebody made")
     card = make(tmp_path, step=8)
-    assert {path.name for path in tmp_path.iterdir()} == {CARD, *names_of(card), *copies}
+    assert {path.name for path in tmp_path.iterdir()} == {CARD_FILE, *names_of(card), *copies}
 
 
 @pytest.mark.parametrize("step", [7, 8])
@@ -123,7 +123,7 @@ def test_a_save_killed_before_any_of_its_operations_leaves_a_checkpoint_that_loa
             break
         card = make(folder, seed=5, step=9)
         kept = {path.name for path in folder.iterdir() if not is_temporary(path.name)}
-        assert kept == {CARD, *names_of(card)}, "temporary files go once their process is gone"
+        assert kept == {CARD_FILE, *names_of(card)}, "temporary files go once their process is gone"
     assert kill_at >= 3, "the weights, the card, and the older weights"
 
 
@@ -134,7 +134,7 @@ def test_a_card_that_is_none(tmp_path: Path, text: str) -> None:
     for empty in (tmp_path / "none", tmp_path):
         with pytest.raises(NoCheckpointError, match="holds no checkpoint"):
             load(empty)
-    (tmp_path / CARD).write_text(text)
+    (tmp_path / CARD_FILE).write_text(text)
     with pytest.raises(CardError):
         load(tmp_path)
 
@@ -173,7 +173,7 @@ def test_files_that_are_far_too_large_are_not_read(tmp_path: Path) -> None:
     os.truncate(next(tmp_path.glob("weights-*")), 1 << 40)
     with pytest.raises(DamagedFileError, match="too large for its preset"):
         load(tmp_path)
-    os.truncate(tmp_path / CARD, LARGEST_CARD + 1)
+    os.truncate(tmp_path / CARD_FILE, MAX_CARD_BYTES + 1)
     with pytest.raises(CardError, match="is larger than 4 MiB"):
         read_card(tmp_path)
 
@@ -227,7 +227,7 @@ def test_evaluator_answers_in_the_movers_labels(
         prediction = load(tmp_path)[0](load_rows(row, data, torch.device("cpu")))
     assert np.array_equal(logits, prediction.logits.numpy())
     assert np.array_equal(wdl, prediction.wdl.exp().numpy())
-    monkeypatch.setattr("model.inference.columns.LARGEST_BATCH", 2)
+    monkeypatch.setattr("model.inference.columns.MAX_BATCH_ROWS", 2)
     parts = evaluate(data["planes"])
     assert np.allclose(logits, parts[0], atol=1e-5)
     assert np.allclose(wdl, parts[1], atol=1e-6)
@@ -243,12 +243,12 @@ def test_an_evaluator_refuses_to_answer_with_nan_or_without_memory(
         for weight in network.parameters():
             weight.fill_(3e38)  # finite, so the file is loaded, and the answers are not
     called = NetworkEvaluator(network, device="cpu", amp="off")
-    with pytest.raises(AnswerError, match=f"the network {row.name} answers with NaN or infinity"):
+    with pytest.raises(AnswerError, match=f"the network {row.name} returned NaN or infinity"):
         called(batch(3)["planes"])
     monkeypatch.setattr(
         called.network, "forward", lambda *_: torch.empty(1 << 60, dtype=torch.uint8)
     )
-    with pytest.raises(OutOfMemoryError, match=r"evaluating 3 positions .* needs more memory"):
+    with pytest.raises(OutOfMemoryError, match=r"not enough memory for evaluating 3 positions"):
         called(batch(3)["planes"])
 
 
@@ -273,4 +273,4 @@ def test_failed_allocations_are_told_from_other_errors(
 ) -> None:
     with pytest.raises(caught) as found, memory_errors("work", "free some"):
         raise raised
-    assert ("work needs more memory" in str(found.value)) == (caught is OutOfMemoryError)
+    assert ("not enough memory for work" in str(found.value)) == (caught is OutOfMemoryError)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.errors import UserError
-from model.card import CARD
+from model.card import CARD_FILE
 from model.checkpoint import load, read_card
 from tests.model.test_checkpoint import make
 
@@ -92,11 +92,11 @@ def check_many(directory: Path, spoil: Any, seeds: range) -> None:
 
 
 def spoil_card(directory: Path, chance: random.Random) -> None:
-    text = (directory / CARD).read_bytes()
+    text = (directory / CARD_FILE).read_bytes()
     if chance.random() < 0.25:
-        (directory / CARD).write_bytes(spoil_text(text, chance))
+        (directory / CARD_FILE).write_bytes(spoil_text(text, chance))
     else:
-        (directory / CARD).write_text(json.dumps(mutate(json.loads(text), chance)))
+        (directory / CARD_FILE).write_text(json.dumps(mutate(json.loads(text), chance)))
 
 
 def spoil_header(directory: Path, chance: random.Random) -> None:
@@ -114,9 +114,9 @@ def spoil_header(directory: Path, chance: random.Random) -> None:
         struct.pack("<Q", length) + header + tensors[: chance.choice((None, None, None, 0, 5, -1))]
     )
     path.write_bytes(spoilt)
-    card = json.loads((directory / CARD).read_text())
+    card = json.loads((directory / CARD_FILE).read_text())
     card["files"]["weights"] |= {"bytes": len(spoilt), "sha256": hashlib.sha256(spoilt).hexdigest()}
-    (directory / CARD).write_text(json.dumps(card))
+    (directory / CARD_FILE).write_text(json.dumps(card))
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_a_tensor_file_with_flipped_bits_is_not_loaded(tmp_path: Path) -> None:
         for at in chance.sample(range(len(data)), 8):
             data[at] ^= 1 << chance.randrange(8)
         path.write_bytes(data)
-        assert "is not the file that the card describes (its hash differs)" in refusal(tmp_path)
+        assert "does not match its hash in the card" in refusal(tmp_path)

@@ -24,7 +24,7 @@ from model.training.config import TrainConfig
 from model.training.loop import train
 from model.training.metrics_log import read_metrics
 from model.training.monitor import mean_figures
-from model.training.step import new_run, prepare, take_step
+from model.training.step import new_run, prepare_parts, take_step
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY
 
@@ -50,7 +50,7 @@ def some_batches() -> list[Batch]:
 def losses(config: TrainConfig) -> list[float]:
     """Return the mean loss of each 20 of 200 steps."""
     run = new_run(config, preset("fianchetto-human"))
-    prepared = [prepare(run, batch) for batch in some_batches()]
+    prepared = [prepare_parts(run, batch) for batch in some_batches()]
     sums = []
     for step in range(200):
         sums.append(take_step(run, prepared[step % BATCHES], step / 200).clone())

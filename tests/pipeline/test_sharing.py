@@ -102,9 +102,9 @@ def test_a_dataset_arrives_as_it_was(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_errors_are_one_line(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FetchError, match="me/none: the hub answers"):
+    with pytest.raises(FetchError, match="me/none: the hub answered"):
         pull("me/none", tmp_path / "none")
-    with pytest.raises(FetchError, match="the hub answers"):
+    with pytest.raises(FetchError, match="the hub answered"):
         pull("not a name", tmp_path / "none")
     with pytest.raises(ConfigError, match="neither a checkpoint nor a dataset"):
         push(tmp_path, "me/none", "mit")

@@ -138,11 +138,13 @@ class Verify(Common):
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
         """Verify one dataset; return its differences and a summary."""
         from pipeline.dataset.files.manifest import read_manifest
-        from pipeline.dumps.paths import dumps_of
+        from pipeline.dumps.paths import find_dumps
         from pipeline.validation.verify import verify_dataset
 
         manifest = read_manifest(directory)
-        sources = dumps_of(directory, manifest, self.source) if self.sample or self.source else None
+        sources = (
+            find_dumps(directory, manifest, self.source) if self.sample or self.source else None
+        )
         found = verify_dataset(directory, sources or (), rows=self.sample)
         whole = not found["files"]
         checked = {"files": True, "splits": whole}

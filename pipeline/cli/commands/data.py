@@ -74,10 +74,10 @@ class Ingest(Common):
     def run(self) -> dict[str, Any]:
         """Make the dataset and return its manifest, or return an estimate of it."""
         from pipeline.dataset.files.columns import MANIFEST
-        from pipeline.executors.by_name import engine_of
+        from pipeline.executors.by_name import make_engine
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest
-        from pipeline.storage.stores import catch_store_errors, place
+        from pipeline.storage.stores import catch_store_errors, parse_path
         from pipeline.storage.tables import plain_text
 
         stop = Interrupt()
@@ -88,8 +88,8 @@ class Ingest(Common):
                 )
             return found | {"text": plain_text(found)}
         if self.out is None:
-            raise ConfigError("--out DIR is missing (or give --estimate, which writes nothing)")
-        out, engine = place(self.out), engine_of(self.engine, self.workers)
+            raise ConfigError("--out DIR must be given, unless --estimate is")
+        out, engine = parse_path(self.out), make_engine(self.engine, self.workers)
         with bar("ingest") as progress:
             with catch_store_errors(out):
                 already = (out / MANIFEST).exists()

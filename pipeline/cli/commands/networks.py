@@ -18,12 +18,12 @@ class Presets(Common):
 
     def run(self) -> dict[str, Any]:
         """Return the list."""
-        from model.costs import size
+        from model.costs import count_costs
         from model.network.presets import presets
         from pipeline.storage.tables import text_table
 
         rows = [
-            {"preset": row.name, "view": row.view, "moves": row.moves} | size(row)
+            {"preset": row.name, "view": row.view, "moves": row.moves} | count_costs(row)
             for row in presets().values()
         ]
         return {"presets": rows, "text": text_table(rows)}
@@ -56,7 +56,9 @@ class Runs(Common):
         names = ("date", "kind", "path", "data", "length", "headline")
         lines = [aligned(names, [[run[name] for name in names] for run in runs])]
         if not runs:
-            lines = ["no checkpoints, reports or matches here: `fianchetto train` makes one"]
+            lines = [
+                "no checkpoints, reports or matches here: `fianchetto train` makes a checkpoint"
+            ]
         if self.out is not None:
             write_runs(runs, self.out)
             lines.append(f"page: {self.out} (open it in a browser)")
@@ -158,13 +160,13 @@ class Calibrate(Common):
     def run(self) -> dict[str, Any]:
         """Fit, store and return the weights."""
         from pipeline.evaluation.calibrate import calibrate
-        from pipeline.storage.stores import place
+        from pipeline.storage.stores import parse_path
         from pipeline.storage.tables import text_table
 
         with bar("calibrate") as progress:
             found = calibrate(
                 self.checkpoint,
-                place(self.positions),
+                parse_path(self.positions),
                 split=self.split,
                 rows=self.rows,
                 simulations=self.simulations,

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
-from engine.json_files import check, read_json, shown
+from engine.json_files import read_json, safe_text, validate_content
 from engine.uci.options import Options
-from model.card import CARD, Card, read_player
+from model.card import CARD_FILE, Card, read_player
 from model.settings import settings
 from pipeline.cli.commands.base import Common
 from pipeline.cli.progress import bar
@@ -59,7 +59,7 @@ class Uci(Common):
             player = f"network in {network}"
         options, like = default_options(network)
         name = f"Fianchetto {version('fianchetto')}"
-        engine = Engine(loader(network, self.evaluator), _write, options=options, name=name)
+        engine = Engine(make_loader(network, self.evaluator), _write, options=options, name=name)
         _write(f"info string plays by the {player}{like}\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exit at once, as below
         try:
@@ -78,11 +78,11 @@ class Uci(Common):
 
 def require_card(directory: Path) -> None:
     """Raise ConfigError if a directory holds no checkpoint; also report it to the GUI."""
-    path, hint = directory / CARD, ": this is not a checkpoint's card"
+    path, hint = directory / CARD_FILE, ": this is not a checkpoint's card"
     try:
         if not path.is_file():
-            raise ConfigError(f"{directory} holds no checkpoint: there is no {CARD} in it")
-        check(path, read_json(path, ConfigError), Card, ConfigError, hint=hint)
+            raise ConfigError(f"{directory} holds no checkpoint: there is no {CARD_FILE} in it")
+        validate_content(path, read_json(path, ConfigError), Card, ConfigError, hint=hint)
     except ConfigError as error:
         _write(f"info string {error}\n")
         raise
@@ -97,12 +97,14 @@ def default_options(network: Path | None) -> tuple[Options, str]:
     imitated = None if network is None else read_player(network)
     if imitated is None:
         return Options(), ""
-    names = shown(" or ".join(map(repr, imitated.names)), MAX_NAME_CHARS, quote=False)
+    names = safe_text(" or ".join(map(repr, imitated.names)), MAX_NAME_CHARS, quote=False)
     like = f", like {names}" + (f" at {imitated.rating}" if imitated.rating else "")
     return Options(style="policy", temperature=1.0, rating=imitated.rating), like
 
 
-def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int], Evaluator]:
+def make_loader(
+    network: Path | None, evaluator: str | None
+) -> Callable[[str | None, int], Evaluator]:
     """Return a function that loads a checkpoint, or the default network or evaluator for None.
 
     A network with a model.onnx (`fianchetto export`) is loaded without torch, which takes a second
@@ -204,7 +206,7 @@ class Review(Common):
     def _review_games(self) -> dict[str, Any]:
         """Return the review of all games of a player."""
         import model
-        from engine.cores import cores
+        from engine.cores import count_cores
         from engine.progress import Tick
         from pipeline.board.game_reviews import GamesRequest, render, review_games
         from pipeline.board.lichess import MAX_PGN_BYTES
@@ -214,9 +216,9 @@ class Review(Common):
         for block in read_dump(str(self.game)):
             data += block
             if len(data) > MAX_PGN_BYTES:
-                raise ConfigError(f"{self.game} is longer than {MAX_PGN_BYTES >> 20} MiB: split it")
+                raise ConfigError(f"{self.game} is larger than {MAX_PGN_BYTES >> 20} MiB: split it")
         request = GamesRequest(pgn=data.decode("utf-8", "replace"), name=self.player)
-        network = model.load(self.checkpoint, device="cpu", threads=cores())
+        network = model.load(self.checkpoint, device="cpu", threads=count_cores())
         steps = review_games(request, network)
         header = next(steps)["header"]
         summary: dict[str, Any] = {}

@@ -50,10 +50,10 @@ class Train(Common):
     def run(self) -> dict[str, Any]:
         """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
         from model.training.distributed import read_world
-        from pipeline.storage.stores import place
+        from pipeline.storage.stores import parse_path
         from pipeline.training.train import train_on
 
-        stop, positions = Interrupt(), [place(name) for name in self.positions]
+        stop, positions = Interrupt(), [parse_path(name) for name in self.positions]
         network = self.preset or self._default_preset(), self.train, self.out
         with bar("train") as progress:
             card = train_on(positions, *network, progress, stop, self.start, shares=self.shares)
@@ -61,7 +61,7 @@ class Train(Common):
             raise Stopped(
                 f"stopped at step {card['step']} and saved; run the same command to continue"
             )
-        if not read_world().first:
+        if not read_world().is_first:
             return {}
         shown = ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
         text = describe_checkpoint(card, self.out, self.positions)
@@ -69,9 +69,9 @@ class Train(Common):
 
     def _default_preset(self) -> str:
         """Return the preset of the run in --out, or of the --start checkpoint, or the default."""
-        from model.checkpoint import CARD, read_card
+        from model.checkpoint import CARD_FILE, read_card
 
-        known = self.out if (self.out / CARD).exists() else self.start
+        known = self.out if (self.out / CARD_FILE).exists() else self.start
         return DEFAULT_PRESET if known is None else str(read_card(known)["preset"]["name"])
 
 
@@ -90,7 +90,7 @@ class Report(Common):
     checkpoint: tuple[Path, ...]
     """Directories of the checkpoints."""
     positions: str | None = None
-    """Dataset or training set to measure on: a folder or an address."""
+    """Dataset or training set to measure on: a folder or a URL."""
     out: Path | None = None
     """Directory for the report: one HTML page, text and JSON."""
     split: Literal["test", "val", "train", "latest"] = "test"
@@ -114,10 +114,10 @@ class Report(Common):
         """Measure, and write the report into --out."""
         from pipeline.evaluation.render import write_report, write_reports
         from pipeline.evaluation.report import reports
-        from pipeline.storage.stores import place
+        from pipeline.storage.stores import parse_path
 
         checkpoints = self.checkpoint
-        positions = None if self.positions is None else place(self.positions)
+        positions = None if self.positions is None else parse_path(self.positions)
         read = checkpoints if positions is None else (*checkpoints, positions)
         require_output(self.out, REPORT, read)
         with bar("report") as progress:

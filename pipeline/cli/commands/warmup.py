@@ -15,7 +15,7 @@ from model.settings import settings
 from pipeline.cli.commands.base import Common
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
-from pipeline.samples.shipped import SAMPLE
+from pipeline.samples.shipped import SAMPLE_DUMP
 
 
 @settings(ConfigError)
@@ -67,7 +67,7 @@ def _ingest_and_read() -> None:
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
 
-    with SAMPLE.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+    with SAMPLE_DUMP.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
         text = reader.read(100_000)
     with tempfile.TemporaryDirectory(prefix="fianchetto-warmup-") as name:
         folder = Path(name)
@@ -75,7 +75,7 @@ def _ingest_and_read() -> None:
         plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
         config = IngestConfig(test_share=0.0, val_share=0.0)
         # Text from an archive has another array type than text from a plain file.
-        for kind, dump in (("plain", plain), ("archive", SAMPLE)):
+        for kind, dump in (("plain", plain), ("archive", SAMPLE_DUMP)):
             ingest([str(dump)], folder / kind, config, workers=1)
         planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
     legal_move_features(planes), attack_planes(planes)

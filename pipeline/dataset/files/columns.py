@@ -28,7 +28,7 @@ from engine.encoding.views import LAST_MOVES, NO_LABEL, NO_LAST_MOVE
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 GAMES = "games.parquet"
-CARD = "CARD.md"
+DATA_CARD_FILE = "CARD.md"
 SPLITS = ("train", "val", "test")
 ROW_GROUP = 32_768
 """Maximum rows of a row group, the unit of shuffling: about 20 MB as unpacked planes

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from engine.json_files import shown
+from engine.json_files import safe_text
 from pipeline.dataset.files.columns import GAMES, SPLITS
-from pipeline.dataset.files.manifest import damaged
-from pipeline.dataset.files.shards import reading
+from pipeline.dataset.files.manifest import damaged_file_error
+from pipeline.dataset.files.shards import convert_damage_errors
 from pipeline.storage.stores import open_for_arrow
 
 GAMES_COLUMNS: Mapping[str, pa.DataType] = {
@@ -34,12 +34,12 @@ GAMES_COLUMNS: Mapping[str, pa.DataType] = {
     "dropped": pa.string(),
 }
 """Columns of `games.parquet` that this program reads, with their types."""
-KNOWN = ("source", "offset", "length", "plies", "identity")
+REQUIRED_COLUMNS = ("source", "offset", "length", "plies", "identity")
 """Columns without nulls."""
 BOUNDS = {"result": (-1, 1), "offset": (0, 1 << 62)}
 GAMES_AT_ONCE = 1 << 16
 """Number of games read at a time."""
-MAX_TEXT = 1 << 28
+MAX_TEXT_BYTES = 1 << 28
 """Maximum bytes of a text column in GAMES_AT_ONCE games: no chunk of a dump is longer."""
 
 
@@ -52,7 +52,7 @@ def games_tables(
     """
     path, first = directory / GAMES, 0
     texts = [name for name in columns if pa.types.is_string(GAMES_COLUMNS[name])]
-    with reading(path, "a table of games"), open_for_arrow(path) as source:
+    with convert_damage_errors(path, "a table of games"), open_for_arrow(path) as source:
         file = pq.ParquetFile(source, read_dictionary=texts)
         _check_footer(file, manifest["games"]["read"], columns)
         for batch in file.iter_batches(GAMES_AT_ONCE, columns=list(columns), use_threads=False):
@@ -66,7 +66,7 @@ def read_games(directory: Path, manifest: Mapping[str, Any], columns: Sequence[s
     """Read whole columns of `games.parquet`; raises DatasetError, also if there are no games."""
     tables = [table for _, table in games_tables(directory, manifest, columns)]
     if not tables:
-        raise damaged(f"{directory / GAMES} holds no games")
+        raise damaged_file_error(f"{directory / GAMES} holds no games")
     return pa.concat_tables(tables)
 
 
@@ -75,8 +75,8 @@ def _decode(name: str, column: pa.Array) -> pa.Array:
     if not pa.types.is_dictionary(column.type):
         return column
     size = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
-    if size > MAX_TEXT:
-        raise ValueError(f"{name} holds {size:,} bytes of text in {len(column):,} games")
+    if size > MAX_TEXT_BYTES:
+        raise ValueError(f"{name} holds {size:,} bytes of text, more than {MAX_TEXT_BYTES:,}")
     return column.cast(pa.string())
 
 
@@ -88,7 +88,7 @@ def _check_footer(file: pq.ParquetFile, games: int, columns: Sequence[str]) -> N
         kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds]
         if kinds != [GAMES_COLUMNS[name]]:
             kind = kinds[0] if kinds else "missing"
-            raise ValueError(f"its column {name} is {kind}, not {GAMES_COLUMNS[name]}")
+            raise ValueError(f"its column {name} has type {kind}, not {GAMES_COLUMNS[name]}")
     if file.metadata.num_rows != games:
         raise ValueError(f"it has {file.metadata.num_rows} games, not {games}")
 
@@ -98,13 +98,13 @@ def _check_values(table: pa.Table) -> None:
     table.validate(full=True)  # finds text that is not UTF-8
     for name in table.schema.names:
         column = table[name]
-        if name in KNOWN and column.null_count:
+        if name in REQUIRED_COLUMNS and column.null_count:
             raise ValueError(f"{name} is missing for {column.null_count} games")
         if name == "split":
             wrong = set(pc.unique(column).to_pylist()) - {*SPLITS, None}
             if wrong:
-                raise ValueError(f"the split of some games is {shown(min(wrong))}")
+                raise ValueError(f"some games have the unknown split {safe_text(min(wrong))}")
         if name in BOUNDS and len(column) > column.null_count:
             low, high = pc.min_max(column).as_py().values()
             if low < BOUNDS[name][0] or high > BOUNDS[name][1]:
-                raise ValueError(f"{name} is out of range: {low} to {high}")
+                raise ValueError(f"{name} has values from {low} to {high}, which are out of range")

@@ -17,8 +17,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from engine.board.bitboard import ALL, EMPTY, ONE, U, popcount
-from engine.board.movegen import MOVE_PLANES, TYPES, legal_planes
+from engine.board.bitboard import ALL_SQUARES, EMPTY, ONE, U, popcount
+from engine.board.movegen import MOVE_PLANES, MOVE_TYPES, legal_planes
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import CASTLING, EN_PASSANT, KING, MAX_MOVES, TURN, WORDS
 from engine.encoding.views import NO_LABEL
@@ -30,7 +30,7 @@ PIECES, WIDTHS = 13, (8, 8, 8, 8, 24, 8)
 """Number of planes with a column each, and of planes in each column of moves. The loops below use
 these numbers as literals, because they are six times as fast with constant widths."""
 _ROW = PIECES + sum(WIDTHS)
-assert _ROW == MOVE_PLANES + TYPES
+assert _ROW == MOVE_PLANES + MOVE_TYPES
 
 
 @njit(**BORROWING)
@@ -76,9 +76,9 @@ def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
 
 # ---------------------------------------------------------------- positions
 
-BOARDS = CODE_BITS
+PACKED_PIECE_WORDS = CODE_BITS
 """Number of words with the pieces of a packed position (engine/board/piece_codes.py)."""
-PACKED = BOARDS + 1
+PACKED_WORDS = PACKED_PIECE_WORDS + 1
 """Number of words of a packed position. The last one is
 turn (1 for Black) | castling << 8 | en-passant file << 16."""
 
@@ -88,7 +88,7 @@ VALID, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
 
 @njit(**BORROWING)
 def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> None:
-    """Pack planes, castling rights and en-passant files (uint8) into uint64[R, PACKED]."""
+    """Pack planes, castling rights and en-passant files (uint8) into uint64[R, PACKED_WORDS]."""
     for row in range(len(rows_RP)):
         planes, out = rows_RP[row], out_RW[row]
         out[0], out[1], out[2], out[3] = piece_codes(planes)
@@ -128,8 +128,8 @@ def _unpack_one(packed_W: Any, position: Any) -> None:
     position[9] = ~a & b & high
     position[10] = a & b & high
     position[11] = ~a & ~b & c & d
-    state = packed_W[BOARDS]
-    position[TURN] = ALL if state & U(1) else EMPTY
+    state = packed_W[PACKED_PIECE_WORDS]
+    position[TURN] = ALL_SQUARES if state & U(1) else EMPTY
     rights = state >> U(8)
     position[CASTLING] = (
         (rights & U(1)) << U(63)
@@ -156,14 +156,14 @@ def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) 
         planes = out_RP[row]
         legal_planes(position, planes)
         moves = U(0)
-        for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+        for index in range(MOVE_PLANES, MOVE_PLANES + MOVE_TYPES):
             moves += popcount(planes[index])
         if moves > U(MAX_MOVES):
             return np.int64(row), MANY_MOVES
         if len(labels_R) and labels_R[row] != NO_LABEL:
             label = U(labels_R[row])
             if (
-                label >= U(64 * TYPES)
+                label >= U(64 * MOVE_TYPES)
                 or (planes[U(MOVE_PLANES) + (label >> U(6))] >> (label & U(63))) & ONE == EMPTY
             ):
                 return np.int64(row), ILLEGAL_LABEL
@@ -204,7 +204,7 @@ TILE_ROWS = 256
 """Records split into columns at a time: with the next tile 32 kB, which fits in the L1 cache."""
 LINE_WORDS = 8
 """uint64 words of a cache line."""
-BYTES = (8, 4, 2, 1)
+VALUE_SIZES = (8, 4, 2, 1)
 """Sizes in bytes of a record's values, widest first."""
 UNUSED = "unused"
 """Name of the padding that fills a record up to whole words."""
@@ -286,23 +286,25 @@ class Records:
     """Rows stored as records, so that a row picked at random costs one cache miss."""
 
     def __init__(self, records_R: NDArray[Any]) -> None:
-        """Wrap records of whole words: columns in the order of BYTES, then the padding UNUSED."""
+        """Wrap records of whole words: columns in the order of VALUE_SIZES, then the padding
+        UNUSED.
+        """
         kinds = {name: records_R.dtype[name] for name in records_R.dtype.names or ()}
         kinds.pop(UNUSED, None)
         self.records_R = records_R
         self.fields = [
-            [one for one in kinds.items() if one[1].itemsize == width] for width in BYTES
+            [one for one in kinds.items() if one[1].itemsize == width] for width in VALUE_SIZES
         ]
         assert list(chain(*self.fields)) == list(kinds.items()), "wider columns are the first"
         self.views = tuple(
-            records_R.view(f"u{width}").reshape(len(records_R), -1) for width in BYTES
+            records_R.view(f"u{width}").reshape(len(records_R), -1) for width in VALUE_SIZES
         )
 
     def take(self, picked_K: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the columns of the picked rows; columns of one width share one array."""
         outs = tuple(
             np.empty((len(some), len(picked_K)), dtype=f"u{width}")
-            for some, width in zip(self.fields, BYTES, strict=True)
+            for some, width in zip(self.fields, VALUE_SIZES, strict=True)
         )
         _gather_columns(self.views, picked_K, outs)
         taken: dict[str, NDArray[Any]] = {}
@@ -317,7 +319,10 @@ class Records:
 def record_type(kinds: Mapping[str, np.dtype[Any]]) -> np.dtype[Any]:
     """Return the record type of these columns for `Records`."""
     fields = [
-        (name, kind) for width in BYTES for name, kind in kinds.items() if kind.itemsize == width
+        (name, kind)
+        for width in VALUE_SIZES
+        for name, kind in kinds.items()
+        if kind.itemsize == width
     ]
     size = sum(kind.itemsize for _, kind in fields)
     return np.dtype([*fields, (UNUSED, f"V{-size % 8}")] if size % 8 else fields)

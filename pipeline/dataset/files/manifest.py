@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from engine.json_files import check, read_json, shown
+from engine.json_files import read_json, safe_text, validate_content
 from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, MANIFEST, ROW_GROUP, SPLITS, Form
 from pipeline.errors import DatasetError
 from pipeline.storage.job_folder import BUILDING
 
-LARGEST_MANIFEST = 1 << 28
+MAX_MANIFEST_BYTES = 1 << 28
 """Maximum bytes of a manifest."""
 MAX_GAMES = 1 << 32
 """Maximum number of games, since the column `game` is a uint32."""
@@ -28,13 +28,13 @@ def _file_name(value: object) -> object:
     """Refuse a path: it could be outside the dataset."""
     bare = isinstance(value, str) and value not in ("", ".", "..") and PurePath(value).name == value
     if not bare or not str(value).isprintable() or "\\" in str(value):
-        raise ValueError(f"names a file outside the dataset: {shown(value)}")
+        raise ValueError(f"names a file outside the dataset: {safe_text(value)}")
     return value
 
 
 def _one_line(value: object) -> object:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError(f"{shown(value)} is no name")
+        raise ValueError(f"{safe_text(value)} is not a valid name")
     return value
 
 
@@ -120,16 +120,22 @@ class Manifest(Schema):
             if entry.name != GAMES:
                 rows[entry.split] += entry.rows
             elif entry.split is not None or entry.rows != self.games.read:
-                raise ValueError(f"games.read is {self.games.read}, not the rows of {GAMES}")
+                raise ValueError(
+                    f"games.read is {self.games.read}, not the number of rows in {GAMES}"
+                )
         if len({entry.name for entry in self.files}) < len(self.files):
-            raise ValueError("files names a file twice")
+            raise ValueError("files lists a file twice")
         counts = {split: rows[split] for split in SPLITS}
         counts["total"] = sum(counts.values())
         for name, count in counts.items():
             if getattr(self.positions, name) != count:
-                raise ValueError(f"positions.{name} is not the {count} rows of its files")
+                raise ValueError(
+                    f"positions.{name} is not {count}, the number of rows in its files"
+                )
         if self.games.used > self.games.read:
-            raise ValueError(f"games.used is {self.games.used} of {self.games.read} that were read")
+            raise ValueError(
+                f"games.used is {self.games.used}, more than games.read, which is {self.games.read}"
+            )
         return self
 
 
@@ -185,7 +191,7 @@ class TrainingSet(Schema):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if len({entry.name for entry in self.datasets}) < len(self.datasets):
-            raise ValueError("datasets: two have the same name")
+            raise ValueError("two datasets have the same name")
         return self
 
 
@@ -196,15 +202,15 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """
     path = directory / MANIFEST
     if not directory.is_dir():
-        how = "a dataset is made by `fianchetto ingest DUMP --out DIR`"
+        how = "create a dataset with `fianchetto ingest DUMP --out DIR`"
         raise DatasetError(f"{directory} is not a directory: {how}")
     if not path.is_file():
-        stopped = "an ingest was stopped there: run it again to finish"
+        stopped = "an ingest was stopped there: run it again to finish it"
         hint = stopped if (directory / BUILDING).is_dir() else "no dataset"
         raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
-    manifest: dict[str, Any] = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
+    manifest: dict[str, Any] = read_json(path, DatasetError, largest=MAX_MANIFEST_BYTES)
     if not isinstance(manifest, dict):
-        raise DatasetError(f"{path} is not a manifest of this project")
+        raise DatasetError(f"{path} is not a Fianchetto manifest")
     versions = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -212,8 +218,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     }
     for name, ours in versions.items():
         if manifest.get(name) != ours:
-            raise damaged(f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}")
-    check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
+            raise damaged_file_error(
+                f"{path} has {name} {safe_text(manifest.get(name))}, but this program reads "
+                f"{ours!r}"
+            )
+    validate_content(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
 
 
@@ -221,10 +230,10 @@ def read_note(path: Path) -> dict[str, Any]:
     """Read and check the note of a chunk of an unfinished ingest; raises DatasetError."""
     note: dict[str, Any] = read_json(path, DatasetError)
     hint = f": it is damaged; delete {path.parents[2]} and ingest again"
-    check(path, note, ChunkNote, DatasetError, hint=hint)
+    validate_content(path, note, ChunkNote, DatasetError, hint=hint)
     return note
 
 
-def damaged(problem: str) -> DatasetError:
+def damaged_file_error(problem: str) -> DatasetError:
     """Return the error for a damaged file."""
     return DatasetError(problem, remedy="ingest the dump again", code="damaged")

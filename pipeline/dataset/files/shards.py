@@ -23,7 +23,7 @@ from engine.board.position import MAX_MOVES
 from engine.encoding.planes import LABELS, PLANES, PlanesError, check_planes, moves_hash
 from engine.encoding.views import NO_LABEL
 from engine.errors import UserError
-from engine.json_files import shown
+from engine.json_files import safe_text
 from pipeline.dataset.files.columns import (
     BATCH_SENTINELS,
     BY_NAME,
@@ -36,7 +36,7 @@ from pipeline.dataset.files.columns import (
     schema,
     writer_options,
 )
-from pipeline.dataset.files.manifest import MAX_GAMES, damaged
+from pipeline.dataset.files.manifest import MAX_GAMES, damaged_file_error
 from pipeline.dataset.files.stored_planes import (
     PACKED_WITH,
     array_numbers,
@@ -102,8 +102,8 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
     number_R = game_R.astype(np.int64) + first_game
     if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MAX_GAMES:
         raise DatasetError(
-            f"game number {int(number_R.max()):,} is beyond the {MAX_GAMES:,} games of a dataset: "
-            "ingest the dumps into several, and join them"
+            f"a dataset can hold at most {MAX_GAMES:,} games, got game number "
+            f"{int(number_R.max()):,}: ingest the dumps into several datasets and join them"
         )
     return number_R.astype(np.uint32)
 
@@ -118,28 +118,28 @@ def earlier_columns(
 
 # ---------------------------------------------------------------- reading
 
-BROKEN = (OSError, ValueError, LookupError, OverflowError, MemoryError, pa.ArrowException)
+DAMAGE_ERRORS = (OSError, ValueError, LookupError, OverflowError, MemoryError, pa.ArrowException)
 """Exceptions that readers raise for damaged files."""
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk."""
 ROW_BYTES = 2 * 8 * (PLANES + MAX_MOVES)
 """Maximum bytes of a row: its planes and the moves of a search, doubled for dictionaries."""
-SLACK = 1 << 20
+DICTIONARY_BYTES = 1 << 20
 """Additional bytes allowed for the dictionaries and headers of a row group."""
 
 
 @contextmanager
-def reading(path: Path, what: str = "a shard") -> Iterator[None]:
+def convert_damage_errors(path: Path, what: str = "a shard") -> Iterator[None]:
     """Convert any error from a damaged Parquet file to a DatasetError with the file's name."""
     try:
         yield
     except UserError:
         raise
-    except BROKEN as error:
-        if isinstance(error, OSError) and error.errno in FULL:
+    except DAMAGE_ERRORS as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             raise  # from Numba's kernel cache: the file is fine
-        said = shown(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
-        raise damaged(f"{path} cannot be read as {what} ({said})") from error
+        said = safe_text(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
+        raise damaged_file_error(f"{path} cannot be read as {what} ({said})") from error
 
 
 def check_footer(path: Path, footer: pq.FileMetaData, groups: Sequence[int] | None = None) -> None:
@@ -151,16 +151,20 @@ def check_footer(path: Path, footer: pq.FileMetaData, groups: Sequence[int] | No
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     expected = schema(form_of(found.names), found.names)
     if not found.equals(expected, check_metadata=False) or stamp != moves_hash():
-        table = shown(stamp, quote=False) or "unknown"
-        raise damaged(f"{path} is not a shard of this version (its move table is {table})")
+        table = safe_text(stamp, quote=False) or "unknown"
+        raise damaged_file_error(
+            f"{path} is not a shard of this version (its move table is {table})"
+        )
     rows = group_rows(footer)
     if groups is not None and rows != list(groups):
-        raise damaged(f"{path}: its row groups differ from the manifest")
+        raise damaged_file_error(f"{path}: its row groups differ from the manifest")
     for index, count in enumerate(rows):
         group = footer.row_group(index)
         sizes = (group.column(at).total_uncompressed_size for at in range(group.num_columns))
-        if (size := sum(sizes)) > count * ROW_BYTES + SLACK:
-            raise damaged(f"{path} has {size:,} bytes in {count:,} rows, too many for a shard")
+        if (size := sum(sizes)) > count * ROW_BYTES + DICTIONARY_BYTES:
+            raise damaged_file_error(
+                f"{path} has {size:,} bytes in {count:,} rows, too many for a shard"
+            )
 
 
 def group_rows(footer: pq.FileMetaData) -> list[int]:
@@ -198,7 +202,7 @@ class ShardReader:
         values.
         """
         if packed and self.form != "compact":
-            raise ValueError("its planes are not compact, though the manifest says so")
+            raise ValueError("its planes are not compact, but the manifest says they are")
         named = columns if self.wanted is None else dict.fromkeys((*columns, "game"))
         lacking = [name for name in named if name in OPTIONAL and name not in self.optional]
         others = [name for name in named if name != "planes" and name not in lacking]
@@ -242,7 +246,7 @@ def open_shard(
     already been read and checked. If `wanted` [G] is given, only rows of these games are read.
     """
     with (
-        reading(path),
+        convert_damage_errors(path),
         open_for_arrow(path) as source,
         pq.ParquetFile(source, metadata=metadata) as file,
     ):
@@ -292,7 +296,7 @@ def check_rows(rows: Batch, games: int | None = None) -> None:
             _check_bounds(name, values, games)
     if "label" in rows and "plies" in rows:
         unknown = (rows["label"] == NO_LABEL) & (rows["plies"] > 0)
-        _require("label", rows["label"], unknown, "in a game, where each move is known")
+        _require("label", rows["label"], unknown, "but every move of a game must be known")
     if "planes" in rows:
         try:
             check_planes(rows["planes"])
@@ -302,7 +306,7 @@ def check_rows(rows: Batch, games: int | None = None) -> None:
             known = np.flatnonzero(rows["label"] != NO_LABEL)
             wrong = np.zeros(len(rows["label"]), dtype=np.bool_)
             wrong[known] = ~_legal(rows["planes"], known, rows["label"][known])
-            _require("label", rows["label"], wrong, "no legal move of its row")
+            _require("label", rows["label"], wrong, "which is not a legal move in its position")
     if "visits" in rows:
         _check_visits(rows)
 
@@ -354,4 +358,4 @@ def _check_visits(rows: Batch) -> None:
     _require("visits.share", shares_N, ~((shares_N >= 0) & (shares_N <= 1)))
     if "planes" in rows:
         legal = _legal(rows["planes"], rows_N, labels_N)
-        _require("visits.label", labels_N, ~legal, "no legal move of its row")
+        _require("visits.label", labels_N, ~legal, "which is not a legal move in its position")

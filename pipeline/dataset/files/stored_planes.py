@@ -7,8 +7,8 @@ compact   four bits of each square's piece code as four uint64; the turn        
 The form `all` contains all 77 planes, for any reader. For the form `compact`, this module computes
 them.
 
-A packed position (uint64[R, PACKED]) is the same data as a row of a compact shard; the planes are
-computed from it.
+A packed position (uint64[R, PACKED_WORDS]) is the same data as a row of a compact shard; the planes
+are computed from it.
 
 Axes: R rows, P planes, W words of a packed position, C columns.
 """
@@ -31,11 +31,11 @@ from pipeline.dataset.files.columns import (
     form_of,
 )
 from pipeline.dataset.files.kernels import (
-    BOARDS,
     ILLEGAL_LABEL,
     MANY_MOVES,
     NO_KINGS,
-    PACKED,
+    PACKED_PIECE_WORDS,
+    PACKED_WORDS,
     PIECES,
     WIDTHS,
     join_planes,
@@ -110,9 +110,9 @@ def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
                 for kind, words in zip(kinds, groups, strict=True)
             ),
         ]
-    black_R = (packed_RW[:, BOARDS] & np.uint64(1)).astype(np.bool_)
+    black_R = (packed_RW[:, PACKED_PIECE_WORDS] & np.uint64(1)).astype(np.bool_)
     black = pa.py_buffer(np.packbits(black_R, bitorder="little"))
-    boards = [number_array(packed_RW[:, board]) for board in range(BOARDS)]
+    boards = [number_array(packed_RW[:, board]) for board in range(PACKED_PIECE_WORDS)]
     return [*boards, pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, black])]
 
 
@@ -121,7 +121,7 @@ def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
 
 def pack(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     """Pack planes; `columns` holds PACKED_WITH."""
-    out_RW = np.empty((len(planes_RP), PACKED), dtype=np.uint64)
+    out_RW = np.empty((len(planes_RP), PACKED_WORDS), dtype=np.uint64)
     planes_RP = np.ascontiguousarray(planes_RP, dtype=np.uint64)
     castling_R, ep_file_R = (columns[name].astype(np.uint8, copy=False) for name in PACKED_WITH)
     pack_positions(planes_RP, castling_R, ep_file_R, out_RW)
@@ -131,8 +131,8 @@ def pack(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> 
 _NO_LABELS = np.empty(0, dtype=np.uint16)
 _REASONS = {
     NO_KINGS: "planes: not a position: each side must have one king",
-    MANY_MOVES: f"planes: the row is no position: it has more than {MAX_MOVES} moves",
-    ILLEGAL_LABEL: "its label is no legal move",
+    MANY_MOVES: f"planes: not a position: it has more than {MAX_MOVES} legal moves",
+    ILLEGAL_LABEL: "its label is not a legal move",
 }
 
 
@@ -187,7 +187,7 @@ def packed_from(table: pa.Table) -> NDArray[np.uint64]:
 
     Raises ValueError for an unknown piece code.
     """
-    out_RW = np.empty((len(table), PACKED), dtype=np.uint64)
+    out_RW = np.empty((len(table), PACKED_WORDS), dtype=np.uint64)
     names = (*BOARD_COLUMNS, *PACKED_WITH)
     *boards, castling, ep_file = (array_numbers(whole_column(table.column(it))) for it in names)
     array = whole_column(table.column(BLACK))

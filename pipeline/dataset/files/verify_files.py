@@ -19,20 +19,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from engine.cores import cores
+from engine.cores import count_cores
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.manifest import damaged
+from pipeline.dataset.files.manifest import damaged_file_error
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import catch_store_errors, file_hash, is_local
 
-CACHE = "FIANCHETTO_CACHE"
+CACHE_VARIABLE = "FIANCHETTO_CACHE"
 """Environment variable with the folder for marks; default: `fianchetto` in the user's cache."""
-SETTLED = 2.0
+MIN_AGE_SECONDS = 2.0
 """Minimum age of a file's last change in seconds before it is marked: a second change within the
 same clock tick would go unnoticed."""
-KEPT = 180 * 86_400.0
+MARK_LIFETIME_SECONDS = 180 * 86_400.0
 """Seconds after which a mark is deleted, since many datasets are temporary."""
-PATIENCE = 0.5
+UNSTOPPABLE_SECONDS = 0.5
 """Seconds of hashing before `stop` is first polled."""
 THREADS = 4
 """Number of files hashed concurrently; hashing takes a core 0.8 s per GB."""
@@ -52,12 +52,12 @@ def verify_files(
     versions = _versions(directory, entries) if local else _list_sizes(directory)
     for entry in entries:
         if entry["name"] not in versions:
-            raise _refusal(directory, entry, "it is not on disk")
+            raise _refusal(directory, entry, "it is missing")
         if (size := versions[entry["name"]][0]) != entry["bytes"]:
             raise _refusal(directory, entry, f"it has {size:,} bytes, not {entry['bytes']:,}")
     mark = _mark(entries, versions) if local else None
     if local and not (mark and os.path.exists(mark)):  # noqa: PTH110 - Path.exists may raise
-        settled = (time.time() - SETTLED) * 1e9
+        settled = (time.time() - MIN_AGE_SECONDS) * 1e9
         _compare_hashes(directory, entries, progress, stop)
         if all(changed < settled for *_, changed in versions.values()):
             _set(mark)
@@ -71,9 +71,9 @@ def remember_files(directory: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
-    return damaged(
-        f"{directory / entry['name']} cannot be read: it is not the file that the manifest names "
-        f"({why}): `fianchetto verify` lists all such files"
+    return damaged_file_error(
+        f"{directory / entry['name']} does not match the manifest ({why}): `fianchetto verify` "
+        "lists all such files"
     )
 
 
@@ -103,7 +103,7 @@ def _mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path |
     """Return the path of the mark for these file versions, None for a user without a home."""
     files = [[entry["name"], entry["sha256"], versions[entry["name"]]] for entry in entries]
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-    if named := os.environ.get(CACHE):
+    if named := os.environ.get(CACHE_VARIABLE):
         return Path(named) / "verified" / digest
     with suppress(RuntimeError):
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
@@ -119,7 +119,7 @@ def _set(mark: Path | None) -> None:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
         for old in mark.parent.iterdir():
-            if old.stat().st_mtime < time.time() - KEPT:
+            if old.stat().st_mtime < time.time() - MARK_LIFETIME_SECONDS:
                 old.unlink()
 
 
@@ -129,9 +129,9 @@ def _compare_hashes(
     total, done, began, ended = sum(entry["bytes"] for entry in entries), 0, time.monotonic(), False
 
     def should_stop() -> bool:
-        return ended or (time.monotonic() - began > PATIENCE and stop())
+        return ended or (time.monotonic() - began > UNSTOPPABLE_SECONDS and stop())
 
-    with ThreadPoolExecutor(min(THREADS, cores()), "hash") as pool:
+    with ThreadPoolExecutor(min(THREADS, count_cores()), "hash") as pool:
         paths = [directory / entry["name"] for entry in entries]
         waiting = [pool.submit(file_hash, path, should_stop) for path in paths]
         try:

@@ -145,7 +145,7 @@ def _make_field(setting: Setting, hint: Any) -> tuple[Any, Any]:
     kind, default, text = setting.kind, setting.default, setting.text
     if words := next(filter(callable, getattr(hint, "__metadata__", ())), None):
         kind = Literal[tuple(words())]
-    elif setting.several:
+    elif setting.is_list:
         kind, default = list[setting.item], list(default)  # type: ignore[name-defined]
     elif setting.optional:
         empty: Any = 0 if kind in (int, float) else ""

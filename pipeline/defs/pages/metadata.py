@@ -30,9 +30,9 @@ CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 """Code version of assets that depend on the encoding and storage of positions."""
 PROBE_ROWS = 1024
 """Number of rows on which a check measures a checkpoint's loss."""
-DRAWN = 6
+SHOWN_BOARDS = 6
 """Number of positions shown as boards."""
-COMPARED = 4
+MAX_COMPARED_CURVES = 4
 """Maximum number of checkpoints in one picture of training curves."""
 FIGURES = (
     "positions", "top3", "top5", "cross_entropy", "legal_mass", "value_brier",
@@ -76,7 +76,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     title = "Elo of the players"
     try:
-        rows = sample_rows(Dataset(directory, dict(manifest), ""), DRAWN)
+        rows = sample_rows(Dataset(directory, dict(manifest), ""), SHOWN_BOARDS)
         boards = pictures.table([pictures.draw_board(row) for row in rows])
         ratings = pictures.histogram(read_ratings(directory, manifest), title, "Elo")
         elo = pictures.publish(ratings, ".png", title)
@@ -143,11 +143,11 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 def _draw_curves(directory: Path) -> Metadata:
     """Draw the training curves of a checkpoint beside those of the most recent others."""
-    from model.training.metrics_log import NAME, read_metrics
+    from model.training.metrics_log import METRICS_FILE, read_metrics
 
-    others = [path.parent for path in directory.parent.glob(f"*/{NAME}")]
-    newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)
-    shown = [directory, *(path for path in newest if path != directory)][:COMPARED]
+    others = [path.parent for path in directory.parent.glob(f"*/{METRICS_FILE}")]
+    newest = sorted(others, key=lambda path: -(path / METRICS_FILE).stat().st_mtime)
+    shown = [directory, *(path for path in newest if path != directory)][:MAX_COMPARED_CURVES]
     runs = {path.name: read_metrics(path) for path in shown}
     runs = {name: entries for name, entries in runs.items() if entries}
     if not runs:

@@ -11,7 +11,7 @@ from pipeline.defs.pages.metadata import Metadata, describe_place, link_page, ta
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of, read_state
 from pipeline.matches.match import ELO, format_elo
 
-SAMPLES = 4
+SAMPLE_GAMES = 4
 """Number of sample games shown."""
 VERDICTS = ("generation", "verdict", "games", "top1", "reason")
 MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
@@ -58,13 +58,15 @@ def _elo_of(match: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _show_games(out: Path, newest: int) -> Metadata:
-    """Return the first SAMPLES games of the newest generation that has any."""
+    """Return the first SAMPLE_GAMES games of the newest generation that has any."""
     for number in range(newest, 0, -1):
         pgn = folder_of(out, number) / "games" / "games.pgn"
         if pgn.is_file():
             with pgn.open(encoding="utf-8", errors="replace") as file:
                 games = [
-                    game for _ in range(SAMPLES) if (game := chess.pgn.read_game(file)) is not None
+                    game
+                    for _ in range(SAMPLE_GAMES)
+                    if (game := chess.pgn.read_game(file)) is not None
                 ]
             text = "\n\n".join(map(str, games))
             return {"sample_games": dg.MetadataValue.md(f"```\n{text}\n```")}

@@ -40,11 +40,11 @@ COLUMNS = {
 TEXTS = ("fen", "line", "move")
 BATCH, BATCH_BYTES = 1 << 15, 1 << 24
 """Maximum rows to read at a time, and their approximate maximum bytes; one row may be larger."""
-LONGEST_TEXT = 1 << 10
+MAX_TEXT_BYTES = 1 << 10
 """Maximum bytes of a FEN, move or line of moves; a row with a longer one is invalid."""
-BLOCK, LONGEST_LINE = 1 << 21, 1 << 20
+BLOCK, MAX_LINE_BYTES = 1 << 21, 1 << 20
 """Bytes of JSON to parse at a time, and maximum bytes of a line; longer lines are invalid rows."""
-BROKEN = "\t\t\t\n"
+BROKEN_LINE = "\t\t\t\n"
 _LINE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
 _ANALYSIS = pa.struct({"pvs": pa.list_(_LINE), "knodes": pa.int64(), "depth": pa.int64()})
 _SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
@@ -56,13 +56,13 @@ class Sample(NamedTuple):
     share: float = 1.0
     seed: int = 0
 
-    def takes(self, name: str, number: int) -> bool:
+    def includes(self, name: str, number: int) -> bool:
         """Return whether to read the row group or block `number` of an input."""
         seed = (self.seed, zlib.crc32(name.encode()), number)
         return bool(np.random.Generator(np.random.PCG64(seed)).random() < self.share)
 
 
-ALL = Sample()
+WHOLE_INPUT = Sample()
 
 
 def recognize(schema: pa.Schema) -> str | None:
@@ -90,7 +90,7 @@ def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
         is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if not (pa.types.is_null(kind) or (is_text(kind) if column in TEXTS else is_number)):
             wanted = "text" if column in TEXTS else "a whole number"
-            raise DumpError(f"{name}: the column {column} is {kind}, and must be {wanted}")
+            raise DumpError(f"{name}: the column {column} is {kind}, but must be {wanted}")
 
 
 def read_parquet(
@@ -102,7 +102,9 @@ def read_parquet(
     OSError for damage, after all lines before it.
     """
     file = pq.ParquetFile(source, pre_buffer=False)
-    groups = [group for group in range(file.metadata.num_row_groups) if sample.takes(name, group)]
+    groups = [
+        group for group in range(file.metadata.num_row_groups) if sample.includes(name, group)
+    ]
     rows, done = max(sum(file.metadata.row_group(group).num_rows for group in groups), 1), 0
     rest: pa.RecordBatch | None = None
     try:
@@ -219,7 +221,7 @@ def _integers(column: pa.Array) -> pa.Array:
 def _texts(column: pa.Array) -> pa.Array:
     """Return texts as bytes, with `?` for those that are too long or have control characters."""
     texts = column.cast(pa.binary())
-    odd, data = pc.greater(pc.binary_length(texts), LONGEST_TEXT), texts.buffers()[2]
+    odd, data = pc.greater(pc.binary_length(texts), MAX_TEXT_BYTES), texts.buffers()[2]
     if data and np.frombuffer(data, dtype=np.uint8).min() < ord(" "):
         odd = pc.or_(odd, pc.match_substring_regex(texts, "[\\x00-\\x1f]"))
     return pc.if_else(odd, b"?", texts) if pc.any(odd).as_py() else texts
@@ -234,7 +236,7 @@ def read_json_lines(name: str, stream: Readable, sample: Sample) -> Iterator[mem
     The sample selects blocks. Invalid objects become invalid rows.
     """
     for number, block in enumerate(_blocks(stream)):
-        if sample.takes(name, number):
+        if sample.includes(name, number):
             yield _convert_block(block)
 
 
@@ -243,7 +245,7 @@ def _blocks(stream: Readable) -> Iterator[bytes]:
     rest = b""
     while data := stream.read(BLOCK):
         whole, newline, rest = (rest + data).rpartition(b"\n")
-        rest = rest[: LONGEST_LINE + 1]
+        rest = rest[: MAX_LINE_BYTES + 1]
         if newline:
             yield whole
     if rest.strip():
@@ -291,10 +293,10 @@ _UNREADABLE = (
 
 
 def _convert_line(text: bytes) -> str:
-    """Convert one JSON object to a line, BROKEN if it is not a position."""
+    """Convert one JSON object to a line, BROKEN_LINE if it is not a position."""
     try:
         entry = json.loads(text, parse_float=str)  # as text, fractions fail the schema's integers
         rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
         return bytes(_convert_objects(rows)).decode("utf-8", "replace")
     except _UNREADABLE:
-        return BROKEN
+        return BROKEN_LINE

@@ -22,9 +22,9 @@ from pipeline.errors import DumpError
 MAGIC = b"PAR1"
 BATCH = 256
 """Rows held in memory at a time."""
-LARGEST_ROW = 1 << 20
+MAX_ROW_BYTES = 1 << 20
 """Maximum bytes per row, averaged over a row group; a file with larger rows is refused."""
-UNREADABLE = "{name} begins like Parquet and cannot be read: {why}"
+UNREADABLE = "{name} looks like Parquet but cannot be read: {why}"
 
 
 def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] | None:
@@ -84,9 +84,9 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
         ) from error
     for index in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(index)
-        if group.total_byte_size > LARGEST_ROW * max(group.num_rows, BATCH):
+        if group.total_byte_size > MAX_ROW_BYTES * max(group.num_rows, BATCH):
             raise DumpError(
-                f"{name} has rows of more than {LARGEST_ROW >> 20} MiB, too large for a game"
+                f"{name} has rows of more than {MAX_ROW_BYTES >> 20} MiB, too large for a game"
             )
     header = file.schema_arrow.names
     try:

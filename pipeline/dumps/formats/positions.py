@@ -14,12 +14,19 @@ from itertools import islice
 
 from pipeline.dumps.formats.evaluations import JSON_LINES
 from pipeline.dumps.formats.tables import READABLE, SAN, UCI, Table, guess_header, recognize_columns
-from pipeline.dumps.formats.text import FIRST, Readable, broken_row, clean, position_row, read_lines
+from pipeline.dumps.formats.text import (
+    FIRST_BYTES,
+    Readable,
+    clean,
+    read_lines,
+    write_broken_row,
+    write_position_row,
+)
 from pipeline.errors import DumpError
 
 DELIMITERS = ",\t;|"
-JSON = re.compile(r'\s*[\[{]\s*\{?\s*"\w+"\s*:')
-LOOKED_AT = 20
+JSON_START = re.compile(r'\s*[\[{]\s*\{?\s*"\w+"\s*:')
+SAMPLED_LINES = 20
 """Number of lines read to tell a table with unknown columns from PGN."""
 EPD = re.compile(
     r"\s*((?:[pnbrqkPNBRQK1-8]+/){7}[pnbrqkPNBRQK1-8]+\s+[wb]\s+\S+\s+\S+)"
@@ -40,15 +47,15 @@ def recognize(first: bytes) -> tuple[str, Convert | None] | None:
     """
     text = first.decode("utf-8", "replace").removeprefix("\ufeff")
     whole = re.split(r"\r\n|\n|\r", text)
-    whole = whole[:-1] if len(first) >= FIRST and len(whole) > 1 else whole  # the last line is cut
-    lines = list(islice((line for line in whole if line.strip()), LOOKED_AT))
+    whole = (
+        whole[:-1] if len(first) >= FIRST_BYTES and len(whole) > 1 else whole
+    )  # the last line is cut
+    lines = list(islice((line for line in whole if line.strip()), SAMPLED_LINES))
     line = lines[0] if lines else ""
-    if JSON.match(text):
+    if JSON_START.match(text):
         if line.lstrip()[0] == "{" and any('"fen"' in each and '"evals"' in each for each in lines):
             return JSON_LINES, None
-        raise DumpError(
-            'is JSON, of which only lines {"fen": ..., "evals": ...} are read: export games as PGN'
-        )
+        raise DumpError('is JSON, but not lines of {"fen": ..., "evals": ...}: export games as PGN')
     if re.match(r"\s*<(!doctype|html)\b", text, re.IGNORECASE):
         raise DumpError("is a web page: download the file that it links to")
     if line.startswith(("[", "{", "%")):
@@ -60,7 +67,9 @@ def recognize(first: bytes) -> tuple[str, Convert | None] | None:
     if EPD.fullmatch(line):
         return "EPD", _convert_epd
     if any(_is_table(lines, delimiter) for delimiter in DELIMITERS):
-        raise DumpError(f"is a table of {line[:200]}, which cannot be read: {READABLE}")
+        raise DumpError(
+            f"is a table with the columns {line[:200]}, which cannot be read: {READABLE}"
+        )
     return None
 
 
@@ -96,7 +105,7 @@ def _convert_table(
             yield table.write(place, {name: fields[at] for name, at in table.columns.items()})
         else:
             why = f": {len(fields)} fields, expected {width}" if fields else ""
-            yield broken_row(event=table.name + why, site=place)
+            yield write_broken_row(event=table.name + why, site=place)
 
 
 def _convert_epd(stream: Readable) -> Iterator[str]:
@@ -112,7 +121,7 @@ def _convert_epd(stream: Readable) -> Iterator[str]:
 def _write_epd(number: int, line: str | None) -> str:
     found, site = EPD.fullmatch(line or ""), f"line-{number}"
     if not found:
-        return broken_row(event="EPD", site=site)
+        return write_broken_row(event="EPD", site=site)
     fields, halfmove, fullmove, rest = found.groups()
     operations: dict[str, str] = {}
     for operation, operands in OPERATION.findall(rest or ""):
@@ -123,7 +132,7 @@ def _write_epd(number: int, line: str | None) -> str:
     move = next(iter(operations.get("bm", "").split()), "").rstrip("+#!?,")
     if not (SAN.fullmatch(move) or UCI.fullmatch(move)):
         move = ""
-    return position_row(" ".join([*fields.split(), *counters]), move, event="EPD", site=site)
+    return write_position_row(" ".join([*fields.split(), *counters]), move, event="EPD", site=site)
 
 
 def _split_fields(line: str | None, delimiter: str) -> list[str]:

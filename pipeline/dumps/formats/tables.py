@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.dumps.formats.text import FEN, broken_row, clean, position_row, write_tags
+from pipeline.dumps.formats.text import FEN, clean, write_broken_row, write_position_row, write_tags
 from pipeline.errors import DumpError
 from pipeline.pgn import tags
 
@@ -42,12 +42,12 @@ RESULTS = {"white": "1-0", "black": "0-1", "draw": "1/2-1/2"}
 TERMINATIONS = {"outoftime": "Time forfeit", "mate": "Normal", "resign": "Normal", "draw": "Normal"}
 _TAG = re.compile(r'\s*\[([A-Za-z]\w*)\s+"([^"\r\n]*)"\]', re.ASCII)
 _LINE_COMMENT = re.compile(r"(\{[^}]*\}?)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*")
-LONGEST_MOVETEXT = 1 << 20
+MAX_MOVETEXT_BYTES = 1 << 20
 """Maximum bytes of movetext in a cell; a longer one is dropped as a game without moves."""
 READABLE = (
     f"games have a column {' or '.join(MOVES_NAMES[:2])}, puzzles {', '.join(PUZZLE[:3])}, "
     f"positions {' or '.join(FEN_NAMES[:2])} and one of best, bestmove, best_uci, bm, move, uci, "
-    "san, evaluations fen, cp, mate, move; a column of PGN belongs into a file of its own"
+    "san, evaluations fen, cp, mate, move; save a column of PGN as a file of its own"
 )
 
 Row = Mapping[str, str]
@@ -77,7 +77,7 @@ def recognize_columns(header: Sequence[str]) -> Table | None:
     moves = next((name for name in MOVES_NAMES if name in places), "")
     if "puzzleid" in places or (fen == "fen" and moves == "moves" and "themes" in places):
         if missing := [name for name in PUZZLE[1:3] if name.lower() not in places]:
-            raise DumpError(f"begins like Lichess's puzzles but has no column {', '.join(missing)}")
+            raise DumpError(f"looks like Lichess's puzzles but has no column {', '.join(missing)}")
         return _puzzles(places)
     if moves and (moves == "movetext" or not fen):
         return _games(header, places, moves)
@@ -85,7 +85,8 @@ def recognize_columns(header: Sequence[str]) -> Table | None:
         return _best_moves(places, fen, best)
     if fen or "pgn" in places:
         raise DumpError(
-            f"is a table of {', '.join(header)[:200]}, which cannot be read: {READABLE}"
+            f"is a table with the columns {', '.join(header)[:200]}, which cannot be read: "
+            f"{READABLE}"
         )
     return None
 
@@ -103,8 +104,7 @@ def guess_header(fields: Sequence[str]) -> list[str]:
         return []
     if len(moves) > 1 and at == 0:  # the first move may be the opponent's
         raise DumpError(
-            "begins with a FEN and moves: put a line of names above it, such as PuzzleId,FEN,Moves "
-            "or fen,best"
+            "begins with a FEN and moves: add a header line, such as PuzzleId,FEN,Moves or fen,best"
         )
     names = [*PUZZLE] if len(moves) > 1 else ["", "FEN", "best"]
     names = [""] * (at - 1) + names if at else names[1:]
@@ -117,14 +117,14 @@ def _puzzles(places: dict[str, int]) -> Table:
     def write(place: str, row: Row) -> str:
         event = "Lichess puzzle"
         if not all(UCI.fullmatch(move) for move in row["moves"].split()):
-            return broken_row(event=event, site=place)
+            return write_broken_row(event=event, site=place)
         rating = row.get("rating", "")
         labels = {
             "PuzzleRating": rating if rating.isascii() and rating.isdigit() else "",
             "PuzzleThemes": row.get("themes", ""),
         }
         site = clean(row.get("puzzleid", "")).replace("/", "-") or place
-        return position_row(
+        return write_position_row(
             row["fen"], row["moves"], event=event, site=site, first_label=1, tags=labels
         )
 
@@ -133,7 +133,9 @@ def _puzzles(places: dict[str, int]) -> Table:
 
 def _best_moves(places: dict[str, int], fen: str, best: str) -> Table:
     def write(place: str, row: Row) -> str:
-        return position_row(row[fen], find_first_move(row[best]), event="best move", site=place)
+        return write_position_row(
+            row[fen], find_first_move(row[best]), event="best move", site=place
+        )
 
     return Table("best moves", {name: places[name] for name in (fen, best)}, write)
 
@@ -153,7 +155,7 @@ def _games(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
 
 def _write_game(place: str, row: Row, moves: str) -> str:
     """Convert a row of a table of games to PGN; tags before the moves replace missing columns."""
-    inside, movetext = _split_tags(moves) if len(moves) <= LONGEST_MOVETEXT else ({}, "")
+    inside, movetext = _split_tags(moves) if len(moves) <= MAX_MOVETEXT_BYTES else ({}, "")
     known = {name: row[name] for name in LICHESS_TAGS if row.get(name)}
     for date in ("Date", "UTCDate"):
         if date in known:

@@ -9,17 +9,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-HEAD = 1 << 20
+HEAD_BYTES = 1 << 20
 """Raw bytes read to detect the format: a bz2 block may take 900 kB and yields no text before its
 end."""
-FIRST = 1 << 16
+FIRST_BYTES = 1 << 16
 """Decompressed bytes read to detect the format."""
 LINE_BLOCK = 1 << 20
-LONGEST_LINE = 1 << 16
+MAX_LINE_BYTES = 1 << 16
 """Maximum bytes of a line; a longer one is an invalid row and is not kept in memory."""
-LONGEST_VALUE = 2000
+MAX_VALUE_CHARS = 2000
 """Maximum characters of a tag's value; the rest is cut off."""
-PIECE = 1 << 18
+PIECE_BYTES = 1 << 18
 """Approximate bytes of text per yielded piece."""
 
 _CONTROLS = dict.fromkeys((*range(32), 127, 133, 8232, 8233), " ")
@@ -85,7 +85,7 @@ class Pieces(io.RawIOBase):
 
 
 def read_lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
-    """Yield a stream's lines, numbered from 1, with None for lines longer than LONGEST_LINE.
+    """Yield a stream's lines, numbered from 1, with None for lines longer than MAX_LINE_BYTES.
 
     Byte-order marks are removed. An OSError of the stream is raised after all whole lines.
     """
@@ -95,20 +95,20 @@ def read_lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
         for line in whole:
             number += 1
             yield number, _decode_line(line)
-        rest = rest[: LONGEST_LINE + 1]  # enough to detect that it is too long
+        rest = rest[: MAX_LINE_BYTES + 1]  # enough to detect that it is too long
     if rest:
         yield number + 1, _decode_line(rest)
 
 
 def _decode_line(line: bytes) -> str | None:
-    if len(line) > LONGEST_LINE:
+    if len(line) > MAX_LINE_BYTES:
         return None
     return line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")
 
 
 def clean(value: str) -> str:
-    """Return a text as a tag value: one line of at most LONGEST_VALUE characters."""
-    return _CLOSE.sub(r"\1)", value[:LONGEST_VALUE].translate(_CONTROLS)).strip()
+    """Return a text as a tag value: one line of at most MAX_VALUE_CHARS."""
+    return _CLOSE.sub(r"\1)", value[:MAX_VALUE_CHARS].translate(_CONTROLS)).strip()
 
 
 def write_tags(tags: Mapping[str, str]) -> str:
@@ -116,7 +116,7 @@ def write_tags(tags: Mapping[str, str]) -> str:
     return "".join(f'[{name} "{clean(value)}"]\n' for name, value in tags.items() if value)
 
 
-def position_row(
+def write_position_row(
     fen: str,
     moves: str,
     *,
@@ -132,26 +132,26 @@ def position_row(
     """
     found = FEN.fullmatch(fen)
     if not found:
-        return broken_row(event=event, site=site)
+        return write_broken_row(event=event, site=site)
     counters = ("", "", "", "", "0", "1")
     whole = " ".join(part or other for part, other in zip(found.groups(), counters, strict=True))
     head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": str(first_label)}
     return f"{write_tags({**head, **(tags or {}), 'FEN': whole})}\n{moves} *\n\n"
 
 
-def broken_row(*, event: str, site: str) -> str:
+def write_broken_row(*, event: str, site: str) -> str:
     """Write an unreadable row as a game, so that it is counted."""
     head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"}
     return f"{write_tags(head)}\n*\n\n"
 
 
-def gather(games: Iterator[str]) -> Iterator[bytes]:
-    """Join games to pieces of about PIECE bytes; yield all of them before an OSError is raised."""
+def join_games(games: Iterator[str]) -> Iterator[bytes]:
+    """Join games to pieces of about PIECE_BYTES; yield all of them before an OSError is raised."""
     held, size = io.StringIO(), 0
     try:
         for game in games:
             size += held.write(game)
-            if size >= PIECE:
+            if size >= PIECE_BYTES:
                 yield held.getvalue().encode("utf-8", "replace")
                 held, size = io.StringIO(), 0
     except OSError:

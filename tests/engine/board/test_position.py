@@ -37,8 +37,8 @@ def test_the_halfmove_clock_stops_at_its_width_and_leaves_the_ply_alone():
         ("8/8/8/8/8/8/8/4K3 w - - 0 1", "Black has no king"),
         ("4k3/8/8/8/8/8/8/8 w - - 0 1", "White has no king"),
         ("4k3/8/8/8/8/8/8/K3K3 w - - 0 1", "more than two kings"),
-        ("p3k3/8/8/8/8/8/8/4K3 b - - 0 1", "pawns stand on a last rank"),
-        ("4k3/8/8/8/8/8/8/4RK2 w - - 0 1", "the side that has moved is in check"),
+        ("p3k3/8/8/8/8/8/8/4K3 b - - 0 1", "a pawn is on the first or last rank"),
+        ("4k3/8/8/8/8/8/8/4RK2 w - - 0 1", "the side that is not to move is in check"),
     ],
 )
 def test_a_fen_that_cannot_be_played_says_why_in_one_short_line(fen: str, reason: str):

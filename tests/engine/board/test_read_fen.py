@@ -7,7 +7,7 @@ import chess
 import numpy as np
 import pytest
 
-from engine.board.position import WORDS, FenError, parse_fen, playable
+from engine.board.position import WORDS, FenError, parse_fen, position_from_board
 from engine.board.read_fen import CHESS960, MALFORMED, UNPLAYABLE, VALID, read_fen
 
 AS_WRITTEN = re.compile(r"[^ ]+ [wb] [^ ]+ [^ ]+( \d{1,4} \d{1,4})?")
@@ -38,9 +38,9 @@ def expect(fen: str) -> tuple[int, np.ndarray | None]:
         return MALFORMED, None
     variant = board.has_chess960_castling_rights()
     try:
-        position = playable(board, fen)
+        position = position_from_board(board, fen)
     except FenError as error:
-        return (VALID if "at most 256" in str(error) else UNPLAYABLE), None
+        return (VALID if "more than the 256" in str(error) else UNPLAYABLE), None
     return (CHESS960, None) if variant else (VALID, position)
 
 

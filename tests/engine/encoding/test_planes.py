@@ -40,7 +40,7 @@ def test_rows_that_are_no_position_are_named():
                 reader(bad)
     crowded = good.copy()
     crowded[2, MOVE_PLANES : MOVE_PLANES + 4] = 2**64 - 1
-    with pytest.raises(PlanesError, match=r"row 2 is not a position.*at most 256 moves"):
+    with pytest.raises(PlanesError, match=r"row 2 is not a position.*at most 256 legal moves"):
         handwritten.evaluate(crowded)
     for shape in ((1, 13), (77,)):
         with pytest.raises(PlanesError, match=r"uint64\[B, 77\]"):

@@ -15,8 +15,8 @@ from engine.encoding.views import (
     NO_LAST_MOVE,
     MissingColumnError,
     UnknownViewError,
-    apply,
     apply_labels,
+    apply_view,
     counters,
     last_moves_of,
     view,
@@ -55,7 +55,7 @@ def test_chessmarros_published_planes_and_labels() -> None:
     boards = [chess.Board(row["fen_original"]) for row in found]
     assert len(found) == 100
     planes = np.array([row["board"] for row in found], dtype=np.uint8).reshape(100, 77, 8, 8)
-    ours = unpack(apply(view("chessmarro77"), rows(boards)[0]))
+    ours = unpack(apply_view(view("chessmarro77"), rows(boards)[0]))
     assert np.argwhere(ours != planes).tolist() == []
     black = np.array([board.turn == chess.BLACK for board in boards])
     assert 20 < black.sum() < 80, "both sides must be to move"
@@ -140,7 +140,7 @@ def test_views_are_those_that_python_chess_draws(name: str) -> None:
     planes, columns = rows(boards)
     stored = planes.copy()
     shown = view(name)
-    packed = apply(shown, planes, columns)
+    packed = apply_view(shown, planes, columns)
     for board, picture in zip(boards, unpack(packed), strict=True):
         assert np.array_equal(picture, draw(name, board)), board.fen()
     assert packed.shape[1] + len(shown.counters) == shown.planes
@@ -157,8 +157,8 @@ def test_views_are_those_that_python_chess_draws(name: str) -> None:
         ("chesmarro77", "did you mean 'chessmarro77'"),
         ("plane18+last", "did you mean 'planes18'"),
         *((f"marro13+{option}", "last2 to last8") for option in ("last1", "last9", "last+last2")),
-        ("planes18+", "takes no option"),
-        ("marro13+attacks+attacks", "takes no option"),
+        ("planes18+", "does not take the option"),
+        ("marro13+attacks+attacks", "does not take the option"),
     ],
 )
 def test_unknown_views_and_options_are_refused(name: str, problem: str) -> None:
@@ -172,7 +172,7 @@ def test_a_missing_column_is_named_with_the_view() -> None:
         missing = view(name).columns[-1]
         others = {column: values for column, values in columns.items() if column != missing}
         with pytest.raises(MissingColumnError) as caught:
-            apply(view(name), planes, others)
+            apply_view(view(name), planes, others)
         assert name in str(caught.value)
         assert missing in str(caught.value)
 

@@ -6,7 +6,12 @@ import chess
 import numpy as np
 
 from engine.encoding.planes import LABELS, PLANES, label_of
-from engine.evaluation.move_features import FEATURES, FEATURES_VERSION, UNIT, legal_move_features
+from engine.evaluation.move_features import (
+    CENTIPAWNS_PER_UNIT,
+    FEATURES,
+    FEATURES_VERSION,
+    legal_move_features,
+)
 from tests.engine.encoding.test_planes_oracle import games_of
 from tests.engine.evaluation.test_handwritten import WORTH, planes_of, random_boards, slow_exchange
 
@@ -54,7 +59,7 @@ def features_by_hand(board: chess.Board, move: chess.Move) -> dict[str, int]:
     }
     target = move.to_square ^ (56 if board.turn == chess.WHITE else 0)
     check = int(after.is_check()) + int(after.is_checkmate())
-    return {name: min(amount // UNIT, 255) for name, amount in amounts.items()} | {
+    return {name: min(amount // CENTIPAWNS_PER_UNIT, 255) for name, amount in amounts.items()} | {
         "check": check,
         "target": target,
     }

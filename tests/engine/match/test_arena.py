@@ -18,7 +18,7 @@ from engine.evaluation.handwritten import evaluate
 from engine.match import Limit, PlayerError, arena
 from engine.match.arena import GameRecord, MatchGame, play
 from engine.match.openings import Opening
-from engine.match.players import OVERHEAD, Contestant, MoveRequest, OwnSide, PlayResult
+from engine.match.players import OVERHEAD_SECONDS, Contestant, LocalSide, MoveRequest, PlayResult
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
 from engine.search.human import Correction, human_config
@@ -90,7 +90,7 @@ def searching(simulations: int, evaluator: object = evaluate) -> Contestant:
 def test_an_engine_that_misbehaves_loses_every_game_at_once(
     how: str, ending: str, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arena, "PATIENCE", patience)
+    monkeypatch.setattr(arena, "MOVE_TIMEOUT_SECONDS", patience)
     records = match(rogue(how), GREEDY, LINES[:1], concurrency=2)
     assert [(record.forfeit, record.ending, record.points) for record in records] == [
         ("a", ending, 0.0)
@@ -145,7 +145,7 @@ def test_an_engine_that_never_worked_is_the_users_mistake(monkeypatch: pytest.Mo
         with pytest.raises(PlayerError, match=said):
             probe(player)
     monkeypatch.undo()
-    with pytest.raises(PlayerError, match="refuses its options"):
+    with pytest.raises(PlayerError, match="rejected its options"):
         probe(rogue("fair", Style="wild"))
     assert not still_there()
 
@@ -177,7 +177,7 @@ def moves_of(seed: int, games: list[int], weight: float = 0.0) -> list[chess.Mov
         search=human_config(12),
         seed=seed,
     )
-    side = OwnSide(contestant, len(games))
+    side = LocalSide(contestant, len(games))
     side.games = dict(enumerate(games))
     board = chess.Board("4k3/8/8/3q4/4P3/8/8/4K3 w - - 0 1") if weight else chess.Board()
     played = side.play([MoveRequest(slot, board, None) for slot in range(len(games))])
@@ -220,7 +220,7 @@ def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
     matched, spoken = Counting(0.002, evaluate), Counting(0.002, evaluate)
     config = SearchConfig(nodes=20_000, leaves=8)
     contestant = Contestant(name="", limit=limit, evaluator=matched, search=config)
-    side = OwnSide(contestant, 1, clock=matched.clock)
+    side = LocalSide(contestant, 1, clock=matched.clock)
     board = chess.Board()
     side.games[0] = 0
     clocks = None if limit.base is None else (limit.base, limit.base)
@@ -232,7 +232,7 @@ def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
         words = f"wtime {left:.0f} btime {left:.0f} winc {increment:.0f}"
         words += "" if limit.moves is None else f" movestogo {limit.moves}"
     with Talk(spoken) as talk:
-        talk.say(f"setoption name Move Overhead value {1000 * OVERHEAD:.0f}")
+        talk.say(f"setoption name Move Overhead value {1000 * OVERHEAD_SECONDS:.0f}")
         spoken.batches.clear()
         best = talk.best("position startpos", f"go {words}")
     assert str(result.move) == best
@@ -279,7 +279,7 @@ def test_stockfish_beats_the_greedy_and_says_mate() -> None:
 def played(fen: str, moves: str, *, number: int = 0, max_plies: int = 0) -> MatchGame:
     game = MatchGame(number, Opening(fen), (Limit(), Limit()), max_plies)
     for move in moves.split():
-        game.take(PlayResult(chess.Move.from_uci(move), Cp(0), 0.0), 0.0)
+        game.apply_result(PlayResult(chess.Move.from_uci(move), Cp(0), 0.0), 0.0)
     return game
 
 
@@ -307,7 +307,7 @@ def test_games_end_as_the_rules_say(fen: str, moves: str, end: tuple[str, str] |
 @pytest.mark.parametrize("move", ["e2e5", "a1a1", "e7e5", "0000"])
 def test_the_referee_plays_no_illegal_move(move: str) -> None:
     game = played(chess.STARTING_FEN, "", number=1)
-    game.take(
+    game.apply_result(
         PlayResult(chess.Move.from_uci(move) if move != "a1a1" else chess.Move(0, 0), None, 0.0),
         0.0,
     )
@@ -321,11 +321,11 @@ def test_clocks_run_down_by_what_a_move_took() -> None:
     )
     assert game.request(0).clocks == (10.0, 5.0), "B is White in odd games"
     for move, seconds in (("e2e4", 3.0), ("e7e5", 1.5), ("g1f3", 4.0)):
-        game.take(PlayResult(chess.Move.from_uci(move), None, seconds), 0.1)
+        game.apply_result(PlayResult(chess.Move.from_uci(move), None, seconds), 0.1)
     assert game.clocks == [9.0, 3.5, 7.0]
-    game.take(PlayResult(chess.Move.from_uci("b8c6"), None, 3.55), 0.1)
+    game.apply_result(PlayResult(chess.Move.from_uci("b8c6"), None, 3.55), 0.1)
     assert (game.end, game.clocks[-1]) == (None, 0.0), "within the margin"
-    game.take(PlayResult(chess.Move.from_uci("f1b5"), None, 1.0), 0.1)
-    game.take(PlayResult(chess.Move.from_uci("a7a6"), None, 0.2), 0.1)
+    game.apply_result(PlayResult(chess.Move.from_uci("f1b5"), None, 1.0), 0.1)
+    game.apply_result(PlayResult(chess.Move.from_uci("a7a6"), None, 0.2), 0.1)
     assert game.end == ("1-0", "timeout")
     assert game.record().forfeit == "a"

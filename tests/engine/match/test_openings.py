@@ -106,5 +106,5 @@ def test_choosing_from_a_book_follows_a_seed_and_repeats_no_opening() -> None:
     assert choose(book(), 24, seed=1) == choose(book(), 24, seed=1) != choose(book(), 24, seed=2)
     assert set(choose(book(), 24, seed=1)) == set(book())
     assert choose(book(), 5, seed=1) == choose(book(), 24, seed=1)[:5]
-    with pytest.raises(BookError, match="24 openings and 25 pairs"):
+    with pytest.raises(BookError, match="24 openings, but 25 pairs"):
         choose(book(), 25)

@@ -31,14 +31,14 @@ def test_values_out_of_bounds_are_refused_by_name(option: str):
 
 
 def test_calls_out_of_bounds_are_refused():
-    with pytest.raises(SearchError, match="at least one game"):
+    with pytest.raises(SearchError, match="games must be at least 1"):
         Search(Hashed(), games=0)
     search = Search(Hashed(), SearchConfig(leaves=8), games=2)
     begin(search, 0, chess.Board())
-    with pytest.raises(SearchError, match="never started"):
+    with pytest.raises(SearchError, match="has not been started"):
         search.run()
     for slots in ([0, 0], [-1], [2]):  # a round has room for one row a slot
-        with pytest.raises(SearchError, match="different numbers"):
+        with pytest.raises(SearchError, match="distinct numbers"):
             search.run(np.array(slots))
     for options in ({"leaves": 0}, {"leaves": 9}, {"simulations": -1}):
         with pytest.raises(SearchError, match=next(iter(options))):

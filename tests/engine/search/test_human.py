@@ -91,6 +91,6 @@ def test_a_promotion_has_the_value_of_its_best_piece() -> None:
 
 def test_a_correction_is_interpolated_between_its_ratings_and_constant_outside() -> None:
     found = Correction([1000, 2000], [0.0, 4.0], [1.0, 1.5])
-    weight_N, sharpness_N = found.at(np.array([400, 1250, 2000, 3000, 0]))
+    weight_N, sharpness_N = found.interpolate(np.array([400, 1250, 2000, 3000, 0]))
     assert weight_N.tolist() == [0.0, 1.0, 4.0, 4.0, 2.0], "an unknown rating is taken for 1500"
     assert sharpness_N.tolist() == [1.0, 1.125, 1.5, 1.5, 1.25]

@@ -106,7 +106,7 @@ def test_a_move_nobody_looked_at_begins_anew():
 def test_an_illegal_move_is_refused_and_changes_nothing():
     search, root = searched(MIDDLE, Hashed(), simulations=20)
     for label, promotion in ((0, 0), (4095, 0), (int(root.labels[0]), 5), (-1, 0)):
-        with pytest.raises(LabelError, match="no legal move"):
+        with pytest.raises(LabelError, match="not a legal move"):
             search.play(0, label, promotion)
     assert search.root().visits.tolist() == root.visits.tolist()
 

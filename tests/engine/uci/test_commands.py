@@ -18,7 +18,7 @@ from engine.uci.commands import (
     split,
 )
 from engine.uci.job import format_score, format_wdl
-from engine.uci.options import ROWS, Options, describe_options, nodes_in, set_option
+from engine.uci.options import OPTION_SPECS, Options, describe_options, max_nodes_in, set_option
 
 HUGE = 2**63 - 1
 READ = [
@@ -74,15 +74,15 @@ def test_nothing_that_is_said_breaks_the_reading_of_a_go(words: list[str]) -> No
 
 
 def test_every_option_is_a_row_and_can_be_set() -> None:
-    assert tuple(ROWS) == Options.__slots__
-    assert len(describe_options(Options())) == len(ROWS)
+    assert tuple(OPTION_SPECS) == Options.__slots__
+    assert len(describe_options(Options())) == len(OPTION_SPECS)
     given = {int: ("1", 1), bool: ("true", True), float: ("0.5", 0.5), str: ("/net", "/net")}
-    for field, row in ROWS.items():
+    for field, row in OPTION_SPECS.items():
         text, value = given[type(getattr(Options(), field))]
         if row.choices:
             text, value = row.choices[-1].upper(), row.choices[-1]
-        elif row.least > 1:
-            text, value = str(row.most), row.most
+        elif row.minimum > 1:
+            text, value = str(row.maximum), row.maximum
         assert getattr(set_option(Options(), row.name.upper(), text), field) == value
     assert "option name Checkpoint type string default <empty>" in describe_options(Options())
     assert set_option(Options(checkpoint="/net"), "checkpoint", "<empty>").checkpoint == ""
@@ -91,8 +91,8 @@ def test_every_option_is_a_row_and_can_be_set() -> None:
 @pytest.mark.parametrize("megabytes", [4, 512, 65536])
 def test_hash_bounds_the_tree_and_the_room_it_moves_through(megabytes: int) -> None:
     memory = megabytes << 20
-    assert 2 * tree_bytes(nodes_in(memory)) <= memory
-    assert 2 * tree_bytes(nodes_in(memory) + 2) > memory
+    assert 2 * tree_bytes(max_nodes_in(memory)) <= memory
+    assert 2 * tree_bytes(max_nodes_in(memory) + 2) > memory
 
 
 def test_scores_are_lc0s_centipawns_or_mates_in_moves() -> None:

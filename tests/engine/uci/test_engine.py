@@ -190,7 +190,7 @@ def test_an_evaluator_that_breaks_costs_no_game() -> None:
         counting.broken = True
         talk.say("debug on")
         lines = talk.ask("position startpos", "go nodes 50")
-        assert "a simpler move is played: RuntimeError: 'out of\\nmemory'" in lines[0]
+        assert "playing a simpler move: RuntimeError: 'out of\\nmemory'" in lines[0]
         assert [line for line in lines if "Traceback" in line]
         assert lines[-1].split()[1] in START
         counting.broken = False

@@ -191,7 +191,7 @@ def test_a_network_that_was_not_calibrated_or_reads_no_ratings_says_so_and_plays
     with Talk(uniform) as talk:
         talk.say("setoption name Style value human", "setoption name Rating value 1500")
         lines = talk.ask("position startpos", "go")
-    assert lines[0].startswith("info string Rating 1500 changes no probabilities")
+    assert lines[0].startswith("info string Rating 1500 has no effect")
     assert "`fianchetto calibrate`" in lines[1]
     assert lines[-1].split()[1] in START
 
@@ -237,7 +237,7 @@ def test_policy_plays_the_likeliest_or_draws_at_a_temperature_by_the_probabiliti
 
 
 def test_checkpoint_and_threads_load_a_player_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.uci.options.cores", lambda: 4)
+    monkeypatch.setattr("engine.uci.options.count_cores", lambda: 4)
     asked: list[tuple[str | None, int]] = []
 
     def load(checkpoint: str | None, threads: int) -> Evaluator:

@@ -24,13 +24,13 @@ GOES = [
 ]
 MISTAKES = {
     "xyzzy": "unknown command 'xyzzy'",
-    "position": "position is startpos or fen",
+    "position": "position must be startpos or fen",
     "position fen 8/8": "not a FEN: '8/8'",
     "position startpos moves e2e4 e2e4": "illegal move 'e2e4'",
-    "setoption": "setoption needs",
+    "setoption": "setoption must be followed by",
     "setoption name Nonsense value 3": "no such option: 'Nonsense'",
-    "setoption name MultiPV value 9999": "MultiPV is between 1 and 218, not '9999'",
-    "setoption name UCI_ShowWDL value maybe": "UCI_ShowWDL is true or false",
+    "setoption name MultiPV value 9999": "MultiPV must be between 1 and 218, not '9999'",
+    "setoption name UCI_ShowWDL value maybe": "UCI_ShowWDL must be true or false",
     "setoption name Hash value 0": "Hash",
     "setoption name Hash value 1e3": "Hash",
     "setoption name Style value yes": "Style",
@@ -38,7 +38,7 @@ MISTAKES = {
     "setoption name CPuct value nan": "CPuct",
     "setoption name Temperature value inf": "Temperature",
     f"setoption name Seed value {'9' * 5000}": "Seed",
-    "x" * (3 << 20): "a line of more than 1048576 bytes is skipped",
+    "x" * (3 << 20): "skipped a line of more than 1048576 bytes",
 }
 TRANSCRIPTS = [
     *(
@@ -72,7 +72,7 @@ TRANSCRIPTS = [
     ],
     [
         *("> position startpos", "> go nodes 300 searchmoves a2a3 h2h4 e2e5"),
-        *("< info string searchmoves: 'e2e5' is not legal here", "<< bestmove (a2a3|h2h4).*"),
+        *("< info string searchmoves: 'e2e5' is not a legal move.*", "<< bestmove (a2a3|h2h4).*"),
     ],
     ["> position startpos", "> go nodes 5 searchmoves e2e5", "< info string .*", f"<< {MOVE}"],
     [

@@ -9,9 +9,16 @@ import pytest
 import torch
 
 from engine.encoding.planes import legal_mask, unpack
-from engine.encoding.views import MissingColumnError, apply, counters, view
+from engine.encoding.views import MissingColumnError, apply_view, counters, view
 from model.data.playouts import playout_rows
-from model.data.rows import hash_step, hidden_columns, hide, load_rows, to_bytes, training_columns
+from model.data.rows import (
+    hash_step,
+    hidden_columns,
+    hide_columns,
+    load_rows,
+    to_bytes,
+    training_columns,
+)
 from model.network.decoder import legal_labels
 from model.network.encoder import CONDITIONS, STEPS, count_weights, encode, encode_conditions
 from model.network.network import build
@@ -49,7 +56,7 @@ def test_every_view_is_drawn_as_the_engine_draws_it(name: str, dtype: torch.dtyp
     assert pictures.shape[1] == shown.planes
     assert pictures.dtype == dtype
     assert pictures.is_contiguous(memory_format=torch.channels_last)
-    binary = unpack(apply(shown, rows()["planes"], rows()))
+    binary = unpack(apply_view(shown, rows()["planes"], rows()))
     assert np.array_equal(pictures[:, : binary.shape[1]].float().numpy(), binary)
     if shown.counters:
         constant = np.broadcast_to(
@@ -83,7 +90,9 @@ def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
     assert set(training_columns(row)) <= {*COLUMNS, *EARLIER_MOVES}
     some = {name: rows()[name][:4] for name in training_columns(row)}
     columns = load_training_rows(TrainConfig(steps=1), row, some, CPU)
-    encode(row, hide(columns, hidden_columns(row), 7))  # needs nothing that it does not name
+    encode(
+        row, hide_columns(columns, hidden_columns(row), 7)
+    )  # needs nothing that it does not name
     for name in training_columns(row):
         lacking = {key: column for key, column in some.items() if key != name}
         if name != "planes":
@@ -141,8 +150,8 @@ def test_training_hides_an_eighth_of_the_rows_and_others_in_another_draw() -> No
     names, count = (*CONDITIONS["ratings_clock"], "last_move"), 4000
     columns = {name: torch.full((count,), 100) for name in names}
     columns |= {"game": torch.arange(count) // 40, "ply": torch.arange(count) % 40}
-    once, again, other = (hide(columns, names, hash_step(3, step)) for step in (5, 5, 6))
-    tensor = hide(columns, names, torch.tensor(hash_step(3, 5)))
+    once, again, other = (hide_columns(columns, names, hash_step(3, step)) for step in (5, 5, 6))
+    tensor = hide_columns(columns, names, torch.tensor(hash_step(3, 5)))
     for name in names:
         assert torch.equal(once[name], again[name])
         assert torch.equal(once[name], tensor[name])
@@ -156,5 +165,5 @@ def test_training_hides_an_eighth_of_the_rows_and_others_in_another_draw() -> No
     for one, other_kind in ((0, 1), (0, 2), (1, 2)):
         both = float((kinds[one] & kinds[other_kind]).float().mean())
         assert both == pytest.approx(1 / 64, abs=0.01)
-    assert set(hide(columns, ("elo",), 1)) == set(columns)
-    assert torch.equal(hide(columns, ("elo",), 1)["clock"], columns["clock"])
+    assert set(hide_columns(columns, ("elo",), 1)) == set(columns)
+    assert torch.equal(hide_columns(columns, ("elo",), 1)["clock"], columns["clock"])

@@ -19,7 +19,7 @@ from engine.board.movegen import MOVE_PLANES
 from engine.board.position import KING
 from engine.encoding.planes import legal_mask
 from engine.progress import Tick
-from model.card import CARD, ONNX
+from model.card import CARD_FILE, ONNX
 from model.checkpoint import (
     CheckpointBusyError,
     CheckpointError,
@@ -107,7 +107,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def net(traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a checkpoint beside which `export` has published the graph, without tracing it again."""
-    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(traced, path))
+    monkeypatch.setattr(
+        exporting, "_write_graph", lambda network, card, path: shutil.copy(traced, path)
+    )
     return Path(shutil.copytree(traced.parents[1] / "net", tmp_path / "net"))
 
 
@@ -116,7 +118,9 @@ def integers(traced: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     """Export the graph in integers, and return what `export` says."""
     out, ticks = tmp_path_factory.mktemp("integers") / "net.onnx", list[Tick]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(traced, path))
+        patch.setattr(
+            exporting, "_write_graph", lambda network, card, path: shutil.copy(traced, path)
+        )
         options: dict[str, Any] = {"calibration": playout_rows(128, seed=1)}
         options["progress"] = ticks.append
         said = export(traced.parents[1] / "net", out, playout_rows(200), **options)
@@ -240,7 +244,7 @@ def test_what_differs_is_not_published(
     monkeypatch.setattr(exporting, "_quantize_graph", lambda *_: Path(integers["out"]))
     with pytest.raises(ExportError, match=r"differs from .* by .*, more than 0\.001"):
         export(other, None, rows)
-    with pytest.raises(ExportError, match=r"in 8-bit integers: .*: export it without --int8"):
+    with pytest.raises(ExportError, match=r"in 8-bit integers: .*; export it without --int8"):
         export(other, None, rows, calibration=rows)
     assert not (other / ONNX).exists()
 
@@ -272,11 +276,11 @@ def test_an_export_is_recorded_for_the_weights_that_it_was_made_of(
     card = make(net)
     weights = card["files"]["weights"]["sha256"]
     save_export(net, weights, b"graph")
-    recorded = json.loads((net / CARD).read_text())
+    recorded = json.loads((net / CARD_FILE).read_text())
     digest = hashlib.sha256(b"graph").hexdigest()
     assert recorded["files"].pop("onnx") == {"name": ONNX, "bytes": 5, "sha256": digest}
     assert recorded == card
-    with pytest.raises(CheckpointError, match="was saved anew"):
+    with pytest.raises(CheckpointError, match="has been saved since"):
         save_export(net, "0" * 64, b"other")
     with lock_directory(net), pytest.raises(CheckpointBusyError):
         save_export(net, weights, b"other")
@@ -292,7 +296,7 @@ def test_an_export_is_recorded_for_the_weights_that_it_was_made_of(
     monkeypatch.setattr("model.checkpoint.write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         save_export(net, weights, b"other")
-    assert published == [CARD, ONNX]
+    assert published == [CARD_FILE, ONNX]
     assert find_export(net) is None
 
 

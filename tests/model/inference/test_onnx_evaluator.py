@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.card import CARD, ONNX
+from model.card import CARD_FILE, ONNX
 from model.data.playouts import playout_rows
 from model.inference.columns import AnswerError, check_answer
 from model.inference.onnx_evaluator import OnnxError, find_export, open_export
@@ -24,15 +24,15 @@ EMBEDDED = REPOSITORY / "datasets" / "embedded"
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
     """Copy the embedded network's card and export; nothing here reads its weights."""
-    for name in (CARD, ONNX):
+    for name in (CARD_FILE, ONNX):
         shutil.copy(EMBEDDED / name, tmp_path / name)
     return tmp_path
 
 
 def edit_files(net: Path, **entries: Any) -> None:
-    card = json.loads((net / CARD).read_text())
+    card = json.loads((net / CARD_FILE).read_text())
     card["files"] |= entries
-    (net / CARD).write_text(json.dumps(card))
+    (net / CARD_FILE).write_text(json.dumps(card))
 
 
 def seal(net: Path) -> None:
@@ -54,7 +54,7 @@ def flip(path: Path, seed: int) -> None:
 def test_a_file_with_flipped_bits_is_not_run(net: Path) -> None:
     flip(net / ONNX, 0)
     for opened in (find_export, open_export):
-        with pytest.raises(OnnxError, match=r"model\.onnx is not the file"):
+        with pytest.raises(OnnxError, match=r"model\.onnx does not match its hash"):
             opened(net)
 
 
@@ -77,11 +77,13 @@ def test_a_file_that_was_damaged_before_it_was_recorded_fails_in_one_line(
 
 
 def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
-    card = json.loads((net / CARD).read_text())
+    card = json.loads((net / CARD_FILE).read_text())
     del card["files"]["onnx"]
-    (net / CARD).write_text(json.dumps(card))
+    (net / CARD_FILE).write_text(json.dumps(card))
     assert find_export(net) is None
-    with pytest.raises(OnnxError, match=r"names no model\.onnx .*; `fianchetto export"):
+    with pytest.raises(
+        OnnxError, match=r"lists no model\.onnx .*; create it with `fianchetto export"
+    ):
         open_export(net)
 
 
@@ -89,7 +91,10 @@ def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
     ("entries", "words"),
     [
         *(({"onnx": entry}, r"checkpoint\.json") for entry in (None, {}, {"name": ONNX})),
-        ({"weights": {"name": "weights-1.safetensors", "sha256": "0" * 64}}, "from other weights"),
+        (
+            {"weights": {"name": "weights-1.safetensors", "sha256": "0" * 64}},
+            "not exported from the weights",
+        ),
     ],
 )
 def test_an_entry_that_does_not_fit_is_refused(net: Path, entries: Any, words: str) -> None:
@@ -110,7 +115,7 @@ def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
     onnx.save(model, net / ONNX)
     seal(net)
     network = open_export(net)
-    with pytest.raises(AnswerError, match=r"model\.onnx answers with NaN or infinity"):
+    with pytest.raises(AnswerError, match=r"model\.onnx returned NaN or infinity"):
         network(playout_rows(2)["planes"])
 
 

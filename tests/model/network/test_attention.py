@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from model.costs import size
+from model.costs import count_costs
 from model.network.blocks import AttentionBlock
 from model.network.network import build
 from model.network.presets import presets
@@ -86,7 +86,9 @@ def test_muon_steps_each_matrix_of_a_layer_and_adamw_the_rest() -> None:
 
 
 def test_a_layer_costs_its_matrices_and_its_pairs_of_squares() -> None:
-    two, three = (size(replace(presets()["fianchetto-human-m"], blocks=count)) for count in (2, 3))
+    two, three = (
+        count_costs(replace(presets()["fianchetto-human-m"], blocks=count)) for count in (2, 3)
+    )
     matrices = 4 * 256**2 + 2 * 256 * 512
     assert three["flops"] - two["flops"] == 2 * 64 * matrices + 4 * 64**2 * 256
     assert three["parameters"] - two["parameters"] == matrices + 4 * 256 + 2 * 256 + 512 + 8 * 64**2

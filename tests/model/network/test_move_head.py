@@ -12,7 +12,7 @@ import torch
 
 from engine.encoding.planes import LABELS, label_of, legal_mask
 from engine.evaluation.move_features import FEATURES, legal_move_features
-from model.checkpoint import CARD, EncodingMismatchError, load
+from model.checkpoint import CARD_FILE, EncodingMismatchError, load
 from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
 from model.network.decoder import MoveHead
@@ -133,7 +133,7 @@ def test_a_checkpoint_of_other_move_features_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "told", TOLD)
     make(tmp_path / "plain", TINY)
     for name in ("told", "plain"):
-        path = tmp_path / name / CARD
+        path = tmp_path / name / CARD_FILE
         card = json.loads(path.read_text())
         assert card["move_features_version"] == 1
         path.write_text(json.dumps(card | {"move_features_version": 2}))

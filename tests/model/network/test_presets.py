@@ -16,12 +16,12 @@ import torch
 
 from engine.encoding.move_vocabularies import vocabulary
 from model.checkpoint import load
-from model.costs import size
+from model.costs import count_costs
 from model.data.playouts import playout_rows
 from model.data.rows import blank_rows, load_rows
 from model.inference.evaluator import NetworkEvaluator
 from model.network.decoder import legal_labels
-from model.network.network import Network, build, parameters
+from model.network.network import Network, build, count_parameters
 from model.network.preset import Preset
 from model.network.presets import presets
 from model.training.config import TrainConfig
@@ -82,8 +82,8 @@ def test_shapes_and_parameters_are_what_the_system_states_and_gradients_reach_al
         total.backward()
         lost = [name for name, parameter in network.named_parameters() if parameter.grad is None]
     assert lost == []
-    count = parameters(network)
-    assert size(row)["parameters"] == count
+    count = count_parameters(network)
+    assert count_costs(row)["parameters"] == count
     low, high = STATED.get(row.name, (1, count))
     assert low <= count <= high
 

@@ -116,7 +116,7 @@ def test_a_run_saves_a_calibrated_value_and_warns_that_it_memorizes(
     scale_value(network, 1 / calibration["factor"])
     assert calibration["value_brier_before"] == pytest.approx(brier_of(network), abs=1e-4)
     assert calibration["value_brier"] < calibration["value_brier_before"] - 0.01
-    assert "the value memorizes results" in card["message"]
+    assert "the value head has memorized results" in card["message"]
 
 
 def test_a_value_that_does_not_learn_results_is_not_fitted_to_them(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from model.training.config import (
     resolve_optimizer,
     total_steps,
 )
-from model.training.save import commit
+from model.training.save import read_commit
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_microbatches_are_equal_and_have_at_least_the_norms_rows(
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 def test_a_changed_tree_is_called_dirty(tmp_path: Path) -> None:
-    commit_of = commit.__wrapped__  # without the cache, since the tree changes
+    commit_of = read_commit.__wrapped__  # without the cache, since the tree changes
 
     def git(*words: str) -> str:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")

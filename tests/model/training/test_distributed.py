@@ -20,7 +20,7 @@ from model.network.presets import presets
 from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError, read_world
 from model.training.metrics_log import read_metrics
-from model.training.step import new_run, prepare, take_step
+from model.training.step import new_run, prepare_parts, take_step
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
@@ -57,7 +57,7 @@ from model.network.presets import presets
 from model.training import loop
 from model.training.config import TrainConfig
 from model.training.distributed import read_world
-from model.training.step import new_run, prepare, take_step
+from model.training.step import new_run, prepare_parts, take_step
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import verify_files
 from pipeline.training.train import train_on
@@ -109,7 +109,7 @@ for norm_rows in (12, 4):  # 1 and 3 microbatches of each process
     run = new_run(config, TINY, place)
     rows = batch(24)
     mine = {name: column[place.rank :: place.size] for name, column in rows.items()}
-    take_step(run, prepare(run, mine), 0.5)
+    take_step(run, prepare_parts(run, mine), 0.5)
     path = folder / f"step-{norm_rows}-{place.rank}.safetensors"
     state = {n: t.contiguous() for n, t in run.network.state_dict().items()}
     safetensors.torch.save_file(state, path)
@@ -231,7 +231,7 @@ def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(
     short = {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows}
     config = TrainConfig(**SETTINGS | short)
     run = new_run(config, TINY)
-    take_step(run, prepare(run, batch(24)), 0.5)
+    take_step(run, prepare_parts(run, batch(24)), 0.5)
     first, second = (
         safetensors.torch.load_file(pair / f"step-{norm_rows}-{rank}.safetensors")
         for rank in (0, 1)
@@ -260,7 +260,7 @@ def test_processes_that_cannot_train_together_are_refused(
     assert read_world() == World(0, 1, 0)
     for size, error, words in (
         (16, DatasetError, r"\d row groups are too few for 16 processes"),
-        (5, ConfigError, "a batch of 32 cannot be divided among 5 processes"),
+        (5, ConfigError, "a batch of 32 rows cannot be divided equally among 5 processes"),
     ):
         set_rank(monkeypatch, 0, size)
         with pytest.raises(error, match=words):

@@ -22,7 +22,7 @@ from model.network.presets import preset
 from model.training import step as stepping
 from model.training.config import OptimizerName, TrainConfig, ema_decay, learning_rate
 from model.training.loop import train
-from model.training.step import Run, capture_steps, new_run, prepare, take_step
+from model.training.step import Run, capture_steps, new_run, prepare_parts, take_step
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY, stream
 
@@ -35,10 +35,10 @@ def plain_step(run: Run, batch: Any, fraction: float) -> torch.Tensor:
     config = run.config
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows_module, "pad_moves", lambda moves, step: dict(moves))
-        parts = prepare(run, batch)
+        parts = prepare_parts(run, batch)
     run.draw = hash_step(config.seed, run.step)  # type: ignore[assignment]
     totals = stepping._add_gradients(run, parts)
-    nn.utils.clip_grad_norm_(run.network.parameters(), stepping.CLIP)
+    nn.utils.clip_grad_norm_(run.network.parameters(), stepping.MAX_GRADIENT_NORM)
     for optimizer in run.optimizer.optimizers:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(config, fraction)
@@ -71,7 +71,7 @@ def test_a_step_of_fixed_shapes_is_the_plain_step(
     for step in range(8):
         part = {name: column[step::8] for name, column in rows.items()}
         fraction = step / 8
-        found = take_step(one, prepare(one, part), fraction)
+        found = take_step(one, prepare_parts(one, part), fraction)
         wanted = plain_step(other, part, fraction)
         assert torch.allclose(found, wanted, rtol=2e-4, atol=2e-4), step
     assert one.graphs.captured

@@ -322,7 +322,7 @@ def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
 def test_with_patience_a_run_that_only_gets_worse_keeps_what_it_started_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.training.monitor.SPIKE", float("inf"))
+    monkeypatch.setattr("model.training.monitor.SPIKE_NATS", float("inf"))
     other = [batch(16, 99)]
     config = replace(CONFIG, steps=40, learning_rate=0.05, ema=0.0, validation_every_steps=2)
     before, after = tmp_path / "before", tmp_path / "after"
@@ -369,7 +369,7 @@ def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(tmp_path: Path) 
         rows["planes"][0, 13] = 1
         rows["label"][0] = 4095
 
-    with pytest.raises(IllegalTargetError, match="1 of 16 labels are no legal move"):
+    with pytest.raises(IllegalTargetError, match="1 of 16 labels are not legal moves"):
         run(tmp_path, replace(CONFIG, save_seconds=0.0), batches=poisoned(6, spoil))
     assert load(tmp_path)[1]["step"] == 6
     assert run(tmp_path)["finished"]
@@ -402,7 +402,7 @@ def test_a_rate_that_is_too_high_stops_with_advice(tmp_path: Path) -> None:
 
 
 def test_batches_that_end_too_soon_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TrainingDataError, match="ended at step 3"):
+    with pytest.raises(TrainingDataError, match="ran out at step 3"):
         run(tmp_path, batches=lambda step: itertools.islice(stream()(step), 3))
     assert read_card(tmp_path)["step"] == 3
 
@@ -413,7 +413,7 @@ def test_batches_that_end_too_soon_are_named(tmp_path: Path) -> None:
         ({"config": replace(CONFIG, seed=5)}, "seed was 0, is 5"),
         ({"config": replace(CONFIG, steps=None, minutes=5.0)}, "steps was 12, is None"),
         ({"preset": replace(TINY, width=16)}, "preset field width differs"),
-        ({"data": {"manifest": "xyz"}}, "the data are others"),
+        ({"data": {"manifest": "xyz"}}, "the data differ"),
     ],
 )
 def test_another_run_is_refused_by_name(
@@ -430,8 +430,8 @@ def test_runs_that_cannot_begin_are_refused(tmp_path: Path) -> None:
     patient = replace(CONFIG, validation_every_steps=2, patience=2)
     epochs = replace(CONFIG, steps=None, epochs=1.5)
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"out": tmp_path / "file"}, CheckpointError, "cannot be made into a directory"),
-        ({"config": epochs}, TrainConfigError, "how many rows"),
+        ({"out": tmp_path / "file"}, CheckpointError, "cannot be created"),
+        ({"config": epochs}, TrainConfigError, "number of rows in an epoch"),
         ({"config": patient, "validation": None}, TrainConfigError, "no validation positions"),
         ({"config": patient, "validation": lambda: iter([])}, TrainConfigError, "a known move"),
     ]

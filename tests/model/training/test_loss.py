@@ -203,7 +203,7 @@ def test_a_target_that_is_no_legal_move_is_named(where: str) -> None:
         batch["visits"] = np.empty(8, object)
         kind = np.dtype([("label", np.uint16), ("share", np.float32)])
         batch["visits"][3] = np.array([(illegal, 0.5)], kind)
-    with pytest.raises(IllegalTargetError, match="labels are no legal move"):
+    with pytest.raises(IllegalTargetError, match="labels are not legal moves"):
         resolve_targets(TrainConfig(steps=1), preset, batch)
 
 

@@ -14,7 +14,7 @@ from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError
 from model.training.monitor import mean_figures, validate
 from model.training.precision import dtype_for
-from model.training.step import COLUMNS, DivergedError, Run, new_run, prepare, take_step
+from model.training.step import COLUMNS, DivergedError, Run, new_run, prepare_parts, take_step
 from tests.model.network.test_presets import DISTINCT
 from tests.model.synthetic import TINY, batch
 
@@ -34,13 +34,13 @@ def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(
 ) -> None:
     rows = batch(24)
     together = make_run(replace(CONFIG, batch_size=24, norm_rows=24 // count), groups, monkeypatch)
-    assert len(prepare(together, rows)) == count // groups
-    take_step(together, prepare(together, rows), 0.5)
+    assert len(prepare_parts(together, rows)) == count // groups
+    take_step(together, prepare_parts(together, rows), 0.5)
     alone = []
     for number in range(count):
         one = new_run(replace(CONFIG, batch_size=24 // count), TINY)
         part = {name: column[number::count] for name, column in rows.items()}
-        take_step(one, prepare(one, part), 0.5)
+        take_step(one, prepare_parts(one, part), 0.5)
         alone.append(dict(one.network.named_buffers()))
     for name, buffer in together.network.named_buffers():
         if buffer.is_floating_point():
@@ -55,7 +55,7 @@ def test_many_microbatches_add_up(groups: int, monkeypatch: pytest.MonkeyPatch) 
     """Against each microbatch by a network of its own."""
     config, rows = replace(CONFIG, batch_size=24, norm_rows=2), batch(24)
     run = make_run(config, groups, monkeypatch)
-    prepared = prepare(new_run(config, TINY), rows)
+    prepared = prepare_parts(new_run(config, TINY), rows)
     assert len(prepared) == config.microbatches == 12
     wanted = [torch.zeros_like(weight) for weight in run.network.parameters()]
     for columns in prepared:
@@ -63,7 +63,7 @@ def test_many_microbatches_add_up(groups: int, monkeypatch: pytest.MonkeyPatch) 
         stepping._backward(alone, columns)
         for total, weight in zip(wanted, alone.network.parameters(), strict=True):
             total += weight.grad if weight.grad is not None else 0.0
-    stepping._add_gradients(run, prepare(run, rows))
+    stepping._add_gradients(run, prepare_parts(run, rows))
     for total, weight in zip(wanted, run.network.parameters(), strict=True):
         assert weight.grad is not None
         assert torch.allclose(weight.grad, total, atol=1e-6)
@@ -89,12 +89,12 @@ def test_rows_are_dealt_to_microbatches_as_to_processes() -> None:
     """Microbatches 0 and 1 of process 0 of two are 0 and 2 of one process."""
 
     def deal(rows: np.ndarray, count: int) -> list[list[int]]:
-        return [part["planes"].tolist() for part in stepping._deal({"planes": rows}, count)]
+        return [part["planes"].tolist() for part in stepping._divide_batch({"planes": rows}, count)]
 
     rows = np.arange(16)
     two = [*deal(rows[0::2], 2), *deal(rows[1::2], 2)]
     assert [two[0], two[2], two[1], two[3]] == deal(rows, 4)
-    with pytest.raises(WorldError, match="is 4 microbatches of at least 16 rows, which 3 proc"):
+    with pytest.raises(WorldError, match="has 4 microbatches of at least 16 rows"):
         new_run(replace(CONFIG, batch_size=64, norm_rows=16), TINY, World(0, 3, 0))
 
 
@@ -113,7 +113,7 @@ def test_rows_without_a_move_train_every_network(row: Preset, known: int) -> Non
     rows["label"][known:], rows["promotion"][known:] = NO_LABEL, 0
     rows["eval"] = np.full(16, 50, np.int16)
     run = new_run(replace(CONFIG, steps=1), row)
-    figures = mean_figures(take_step(run, prepare(run, rows), 0.5), 16)
+    figures = mean_figures(take_step(run, prepare_parts(run, rows), 0.5), 16)
     assert np.isfinite(list(figures.values())).all()
     assert ("top1" in figures) == bool(known)
     assert all(bool(weight.isfinite().all()) for weight in run.network.parameters())
@@ -123,11 +123,11 @@ def test_rows_without_a_move_train_every_network(row: Preset, known: int) -> Non
 
 def test_what_is_not_finite_is_found_in_its_step() -> None:
     run, rows = new_run(CONFIG, TINY), batch(16)
-    take_step(run, prepare(run, rows), 0.5)
+    take_step(run, prepare_parts(run, rows), 0.5)
     with torch.no_grad():
         next(run.network.parameters()).fill_(float("nan"))
     with pytest.raises(DivergedError, match="not finite at step 1"):
-        take_step(run, prepare(run, rows), 0.5)
+        take_step(run, prepare_parts(run, rows), 0.5)
 
 
 AMD = {"cpu_name": "AMD EPYC 9R45", "avx512_bf16": True}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from engine.progress import Stop, never, silent
-from model.checkpoint import CARD, load, read_card
+from model.checkpoint import CARD_FILE, load, read_card
 from model.training.config import TrainConfig
 from model.training.loop import train
 from model.training.metrics_log import read_metrics
@@ -69,7 +69,7 @@ def test_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path, kills
         ended = run_forked(out, chance.randrange(1, 90) if killed < kills else 0)
         if ended == -signal.SIGKILL:
             killed += 1
-            if (out / CARD).exists():
+            if (out / CARD_FILE).exists():
                 load(out)  # whatever moment it was, what is there is whole
         else:
             assert ended == 0

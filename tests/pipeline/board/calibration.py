@@ -24,7 +24,7 @@ from pipeline.board.game import rating_in
 from pipeline.board.scores import (
     BLUNDER,
     WEIGHTS,
-    bound,
+    clip_score,
     compute_features,
     final_score,
     has_scores,
@@ -45,7 +45,7 @@ MOVES = 20
 
 @click.command()
 @click.option("--positions", type=Path, required=True, help="dataset whose splits are used")
-@click.option("--pgn", required=True, help="dump that the dataset was made of")
+@click.option("--pgn", required=True, help="dump that the dataset was made from")
 @click.option("--split", type=click.Choice(["val", "test"]), default="test")
 @click.option("--games", default=480)
 def main(positions: Path, pgn: str, split: str, games: int) -> None:
@@ -96,7 +96,7 @@ def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> li
         choice = player.choose(board, temperature=0, rating=own, opponent_rating=other)
         policy = choice.probabilities
         labels = policy_labels(policy, player.analyse(board, SIMULATIONS, lines=0))
-        loss = (bound(scores[ply]) - bound(scores[ply + 1])) * (1 if board.turn else -1)
+        loss = (clip_score(scores[ply]) - clip_score(scores[ply + 1])) * (1 if board.turn else -1)
         rows.append([*compute_features(labels, own), own, loss > BLUNDER])
     return rows
 

@@ -119,7 +119,7 @@ def test_the_command_prints_what_the_page_shows(
     reason="there is no stockfish here (Debian: apt-get install stockfish)",
 )
 def test_stockfish_scores_a_game_that_has_no_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scores, "NODES", 10_000)
+    monkeypatch.setattr(scores, "STOCKFISH_NODES", 10_000)
     header, rows, summary = review_rows(WITHOUT)
     assert header["source"] == "stockfish"
     assert [row["name"] for row in rows if row["blunder"]] == ["3... Nf6"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.cli.main import main
-from pipeline.samples.shipped import SAMPLE
+from pipeline.samples.shipped import SAMPLE_DUMP
 from tests.waiting import drop_slow_lines
 
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
@@ -84,7 +84,7 @@ def journey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     net, positions = str(folder / "net"), str(folder / "positions")
     report = ["--checkpoint", net, "--positions", positions, "--limit", "1000"]
     commands = (
-        ["ingest", str(SAMPLE), "--out", positions, "--workers", "1"],
+        ["ingest", str(SAMPLE_DUMP), "--out", positions, "--workers", "1"],
         ["train", "--positions", positions, "--out", net, *STEPS, *SMALLEST],
         ["report", *report, "--out", str(folder / "report")],
     )

@@ -148,8 +148,8 @@ def test_only_the_columns_asked_for_are_read_and_each_once(paths: list[Path], co
         ("train", {"rank": 2, "world": 2}, ConfigError, "divided"),
         ("train", {"batch_size": 2002, "world": 1001}, ConfigError, "divided"),
         ("test", {}, DatasetError, "no positions in its test split"),
-        ("training", {}, DatasetError, "no split 'training'"),
-        ("train", {"columns": ["planes", "elos"]}, ConfigError, "no column 'elos'"),
+        ("training", {}, DatasetError, "unknown split 'training'"),
+        ("train", {"columns": ["planes", "elos"]}, ConfigError, "unknown column 'elos'"),
         ("train", {"columns": []}, ConfigError, "name at least one column"),
     ],
 )

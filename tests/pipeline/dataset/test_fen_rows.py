@@ -41,7 +41,7 @@ def test_rows_are_written_as_csv_and_parquet(made: dict[str, Path], tmp_path: Pa
     with (tmp_path / "77.csv").open() as file:
         some = list(csv.DictReader(file))
     assert [(row["fen"], row["uci"]) for row in some] == [(row["fen"], row["uci"]) for row in whole]
-    for split, words in (("latest", "of training sets only"), ("none", "no split 'none'")):
+    for split, words in (("latest", "of training sets only"), ("none", "unknown split 'none'")):
         with pytest.raises(DatasetError, match=words):
             write_fen_rows(compact, tmp_path / "empty.csv", split=split)
         assert not (tmp_path / "empty.csv").exists()

@@ -26,7 +26,7 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import COLUMNS
 from pipeline.dataset.files.games import GAMES_COLUMNS, games_tables
 from pipeline.dataset.files.manifest import read_manifest
-from pipeline.dataset.files.verify_files import CACHE
+from pipeline.dataset.files.verify_files import CACHE_VARIABLE
 from pipeline.dataset.join import join
 from pipeline.defs.pages import metadata
 from pipeline.errors import DatasetError
@@ -218,11 +218,11 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         raise ReachedError("the loop would begin")
 
     monkeypatch.setattr("model.training.loop.train", begin)
-    folder_of_loop = type("FolderOfLoop", (JobFolder,), {"held": go})
+    folder_of_loop = type("FolderOfLoop", (JobFolder,), {"lock": go})
     monkeypatch.setattr("pipeline.finetune.loop.JobFolder", folder_of_loop)
     monkeypatch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
     monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parsed(*words))
-    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     folder = place.parent / "copy"
     shutil.rmtree(folder, ignore_errors=True)
     return hostile.copied(place, folder)

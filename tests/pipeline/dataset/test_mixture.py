@@ -176,7 +176,7 @@ def test_a_run_may_begin_where_another_ended(folders: dict[str, Path]) -> None:
 
 def test_mixtures_that_cannot_be_are_refused(folders: dict[str, Path]) -> None:
     source = Source(streams(folders)["one"], takes=50)
-    with pytest.raises(ConfigError, match="divided among 5 processes"):
+    with pytest.raises(ConfigError, match="divided equally among 5 processes"):
         mixture(folders, world=5)
     for human, share in ((None, THIRD), (source, Fraction(0)), (source, Fraction(1))):
         with pytest.raises(ConfigError, match="human_share"):

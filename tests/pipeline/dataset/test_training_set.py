@@ -120,7 +120,7 @@ def test_a_dataset_that_is_named_stands_apart_whole(months: Months, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("days", "held_out", "why"),
-    [(0, "none", "no dates"), (1, "none", "of one day"), (2, "2014.05.04", "5 of its 10 games")],
+    [(0, "none", "no dates"), (1, "none", "from one day"), (2, "2014.05.04", "5 of its 10 games")],
 )
 def test_games_of_few_days_or_none(days: int, held_out: str, why: str, tmp_path: Path) -> None:
     made = month(tmp_path, "2014.05", list(range(10)), days=days)
@@ -205,7 +205,7 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
     refuse("not a directory", [tmp_path / "nosuch"], out)
     refuse("at least one dataset", [], out)
     refuse("no dataset is called 'x'", [first], out, hold="x")
-    refuse("no positions to train on", [first], out, hold="2014.05")
+    refuse("no positions are left to train on", [first], out, hold="2014.05")
     refuse("stopped", [first], out, stop=lambda: True)
     assert not out.exists()
     joined(months, out)

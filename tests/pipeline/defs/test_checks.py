@@ -83,9 +83,9 @@ def test_a_wrong_bit_in_a_row_is_found(copied: Path) -> None:
     text = (copied / "dumps" / "small.pgn").read_bytes()
     game = pq.read_table(directory / "games.parquet").to_pylist()[row["game"]]
     text = text[game["offset"] : game["offset"] + game["length"]]
-    assert verify.row_differs(row, text) == ""
+    assert verify.compare_row(row, text) == ""
     for column, value in wrong.items():
-        assert column in verify.row_differs(row | {column: value}, text)
+        assert column in verify.compare_row(row | {column: value}, text)
 
 
 def test_rows_come_from_the_beginning_of_a_large_dump(copied: Path) -> None:
@@ -99,7 +99,7 @@ def test_rows_come_from_the_beginning_of_a_large_dump(copied: Path) -> None:
             yield data[start : start + 256]
 
     dataset = open_manifest(copied / "positions" / "small")
-    compared, problems = verify.rows_differ(dataset, [text()], 64, limit)
+    compared, problems = verify.compare_rows(dataset, [text()], 64, limit)
     assert compared > 0
     assert problems == []
     assert read < 2 * limit
@@ -107,11 +107,11 @@ def test_rows_come_from_the_beginning_of_a_large_dump(copied: Path) -> None:
 
 def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> None:
     dataset = open_manifest(copied / "positions" / "small")
-    compared, problems = verify.rows_differ(dataset, [[]], 64)
+    compared, problems = verify.compare_rows(dataset, [[]], 64)
     assert (compared, len(problems)) == (0, 64)
     assert "is not in the dump" in problems[0]
     dataset.page["sources"][0]["damage"] = "it breaks off"
-    assert verify.rows_differ(dataset, [[]], 64) == (0, [])
+    assert verify.compare_rows(dataset, [[]], 64) == (0, [])
     answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
     for wanted, passes in ((64, False), (0, True)):
         found = {it.check_name: it.passed for it in checks.evaluate_positions(answer, wanted)}
@@ -121,13 +121,13 @@ def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> No
 def test_a_game_in_two_splits_is_found(copied: Path) -> None:
     dataset = open_manifest(copied / "positions" / "small")
     manifest = dataset.page
-    assert verify.splits_share_games(dataset) == []
+    assert verify.find_shared_games(dataset) == []
     for entry in manifest["files"]:
         entry["split"] = {"test": "train"}.get(entry["split"], entry["split"])
-    assert "belong to another split" in verify.splits_share_games(dataset)[0]
+    assert "belong to another split" in verify.find_shared_games(dataset)[0]
     twice = [entry | {"split": "val"} for entry in manifest["files"] if entry["split"] == "train"]
     manifest["files"] += twice
-    assert any("in both train and val" in problem for problem in verify.splits_share_games(dataset))
+    assert any("in both train and val" in problem for problem in verify.find_shared_games(dataset))
 
 
 def test_elo_and_imitation_pass_when_their_whole_interval_is_better() -> None:

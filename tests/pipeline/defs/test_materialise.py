@@ -59,8 +59,15 @@ def test_everything_materialises_and_the_blocking_checks_pass(made: Made) -> Non
         event.asset_check_evaluation_data.check_name: event.asset_check_evaluation_data
         for event in made.events(dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     }
-    passed = {checks.FILES, checks.SPLITS, checks.ROWS, checks.WHOLE, checks.SIDES, checks.LOSS}
-    assert set(found) == passed | {checks.CLASSICAL}
+    passed = {
+        checks.FILES,
+        checks.SPLITS,
+        checks.ROWS,
+        checks.IS_READ_TO_END,
+        checks.NO_GAME_ON_BOTH_SIDES,
+        checks.LOSS,
+    }
+    assert set(found) == passed | {checks.BEATS_HAND_WRITTEN}
     assert all(found[name].passed for name in passed)
     rows = found[checks.ROWS].metadata
     assert rows["rows_compared"].value == rows["rows_wanted"].value == 64
@@ -186,7 +193,7 @@ def test_a_damaged_dump_gives_positions_and_a_warning(
     result = execute("build_positions", instance, {"positions": {"workers": 1}}, "broken")
     assert result.success
     found = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
-    assert (found[checks.WHOLE], found[checks.ROWS]) == (False, True)
+    assert (found[checks.IS_READ_TO_END], found[checks.ROWS]) == (False, True)
 
 
 def test_mistakes_are_said_plainly(

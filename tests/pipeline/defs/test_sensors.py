@@ -19,7 +19,7 @@ from pipeline.defs.first_network import find_games
 from pipeline.defs.jobs import dumps_folder, new_dumps, register
 from pipeline.defs.resources import Datasets, version_of
 from pipeline.defs.results import command_line_results
-from pipeline.dumps.fetch import STEM
+from pipeline.dumps.fetch import MONTH_PREFIX
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline.defs.conftest import Made, execute, random_pgn
@@ -136,8 +136,8 @@ def test_games_are_a_month_an_address_a_file_or_a_dump(
 ) -> None:
     data = zstandard.compress(random_pgn(2).encode())
     for name, hashed in (("01", {}), ("02", {"sha256": "0" * 64})):
-        server.publish(f"{STEM}2013-{name}.pgn.zst", data, **hashed)
-    (root / "dumps" / f"{STEM}2013-05.pgn").write_text(random_pgn(2))
+        server.publish(f"{MONTH_PREFIX}2013-{name}.pgn.zst", data, **hashed)
+    (root / "dumps" / f"{MONTH_PREFIX}2013-05.pgn").write_text(random_pgn(2))
     mine = tmp_path / "my games.pgn"
     mine.write_text(random_pgn(2))
 
@@ -149,9 +149,9 @@ def test_games_are_a_month_an_address_a_file_or_a_dump(
             except UserError as error:
                 return str(error)
 
-        address = f"{server.url}/standard/{STEM}2013-01.pgn.zst"
-        for games in ("2013-01", address, str(root / "dumps" / f"{STEM}2013-01.pgn.zst")):
-            assert find(games) == f"{STEM}2013-01"
+        address = f"{server.url}/standard/{MONTH_PREFIX}2013-01.pgn.zst"
+        for games in ("2013-01", address, str(root / "dumps" / f"{MONTH_PREFIX}2013-01.pgn.zst")):
+            assert find(games) == f"{MONTH_PREFIX}2013-01"
         for games in (str(mine), str(mine), "my games"):
             assert find(games) == "my games"
         assert find("small") == "small"
@@ -164,17 +164,17 @@ def test_games_are_a_month_an_address_a_file_or_a_dump(
             (str(tmp_path / "nosuch.pgn"), "there is no file"),
             ("/etc/passwd", "must be a PGN file"),
             (f"{server.url}/games", "must be a PGN file"),
-            ("2013-02", "it was not kept"),
+            ("2013-02", "the download was deleted"),
             ("2013-04", "does not publish"),
-            ("2013-05", f"{STEM}2013-05.pgn exists and is used as"),
+            ("2013-05", f"{MONTH_PREFIX}2013-05.pgn exists and is used as"),
         ):
             assert says in find(games)
 
     job = dg.GraphDefinition(name="job", node_defs=[take]).to_job()
     assert job.execute_in_process(instance=instance).success
-    assert (root / "dumps" / f"{STEM}2013-01.pgn.zst").read_bytes() == data
+    assert (root / "dumps" / f"{MONTH_PREFIX}2013-01.pgn.zst").read_bytes() == data
     assert sorted(instance.get_dynamic_partitions("dumps")) == [
-        f"{STEM}2013-01", "my games", "small",
+        f"{MONTH_PREFIX}2013-01", "my games", "small",
     ]  # fmt: skip
 
 

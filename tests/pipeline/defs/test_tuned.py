@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from model.card import CARD
+from model.card import CARD_FILE
 from pipeline.defs import checks
 from pipeline.defs.pages.tuned_metadata import describe_strength
 from pipeline.defs.resources import Datasets
@@ -79,7 +79,7 @@ def test_the_job_fine_tunes_and_measures(
 ) -> None:
     # an engine would evaluate every move of 200 positions
     monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")
-    (network,) = (card.parent for card in copied.glob(f"checkpoints/*/{CARD}"))
+    (network,) = (card.parent for card in copied.glob(f"checkpoints/*/{CARD_FILE}"))
     ops: dict[str, object] = {
         "tuned_checkpoint": {
             "checkpoint": network.name,

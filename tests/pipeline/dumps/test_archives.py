@@ -132,7 +132,7 @@ def test_bytes_behind_an_archive_are_reported_and_lose_no_game(
         path = tmp_path / f"a.pgn{SUFFIXES[codec]}"
         found, games, entry = read_source(path, data, from_file, monkeypatch)
         assert (found, games) == (text, 3)
-        assert entry["damage"] == f"bytes that are not a {codec} archive follow its end"
+        assert entry["damage"] == f"the {codec} archive is followed by other bytes"
 
 
 @pytest.mark.parametrize("sized", [True, False])

@@ -19,7 +19,7 @@ import requests
 from filelock import FileLock
 
 from pipeline.dumps import fetch as module
-from pipeline.dumps.fetch import STEM, FetchConfig, fetch, parse_months
+from pipeline.dumps.fetch import MONTH_PREFIX, FetchConfig, fetch, parse_months
 from pipeline.errors import ConfigError, FetchError, Stopped
 from pipeline.storage import http
 from pipeline.storage.stores import file_hash
@@ -28,7 +28,7 @@ from tests.conftest import REPOSITORY
 from tests.pipeline.loopback import Fault, File, Server, serving
 from tests.waiting import LONG, until
 
-NAME = f"{STEM}2013-01.pgn.zst"
+NAME = f"{MONTH_PREFIX}2013-01.pgn.zst"
 DATA = random.Random(5).randbytes(300_000)
 OTHER = random.Random(6).randbytes(310_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -52,7 +52,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Note the waits instead of waiting."""
     found: list[float] = []
     monkeypatch.setattr(http, "STALL_SECONDS", LONG)
-    monkeypatch.setattr(http, "rest", lambda seconds, stop: found.append(seconds))
+    monkeypatch.setattr(http, "wait_unless_stopped", lambda seconds, stop: found.append(seconds))
     return found
 
 
@@ -112,7 +112,9 @@ def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
 ) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(send=100_000), *[Fault(send=0)] * 6]
-    with pytest.raises(FetchError, match="given up at byte 100,000 after 6 tries in a row"):
+    with pytest.raises(
+        FetchError, match="gave up at byte 100,000 after 6 failed attempts in a row"
+    ):
         fetch_month(server, tmp_path)
     assert waits == [0.0, 2.0, 4.0, 8.0, 16.0]
     assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json"]
@@ -132,7 +134,9 @@ def test_later_means_later(server: Server, tmp_path: Path, waits: list[float]) -
     assert 0 < waits[1] <= 100
     assert waits[2:] == [4.0, 8.0]
     file.faults += [Fault(status=429, headers=(("Retry-After", "86400"),))]
-    with pytest.raises(FetchError, match=r"answered 429 and asks for .* seconds: try again then"):
+    with pytest.raises(
+        FetchError, match=r"answered 429 and asks to wait .* seconds: try again later"
+    ):
         fetch_month(server, tmp_path / "elsewhere")
     assert len(waits) == 4
 
@@ -158,7 +162,9 @@ def test_without_ranges_or_a_strong_etag_it_begins_again_a_few_times(
         fetch_month(server, tmp_path / str(number))
         assert (tmp_path / str(number) / NAME).read_bytes() == DATA
     file.faults += [Fault(send=200_000)] * 3
-    with pytest.raises(FetchError, match=r"broke off at byte 200,000, .* without a strong ETag"):
+    with pytest.raises(
+        FetchError, match=r"broke off at byte 200,000 and cannot be resumed, .* no strong ETag"
+    ):
         fetch_month(server, tmp_path / "broken")
 
 
@@ -168,11 +174,11 @@ def test_a_length_that_is_wrong_is_seen_through(server: Server, tmp_path: Path) 
     fetch_month(server, tmp_path)
     assert (tmp_path / NAME).read_bytes() == DATA
     file.faults += [Fault(lie=-5000)]
-    with pytest.raises(FetchError, match=r"not the published .*: it was not kept"):
+    with pytest.raises(FetchError, match=r"not the published .*: the download was deleted"):
         fetch_month(server, tmp_path / "short")
     assert names(tmp_path / "short") == []
-    server.publish(f"{STEM}2013-02.pgn.zst", DATA, sha256="0" * 64)
-    with pytest.raises(FetchError, match=f"has the sha256 {SHA256}, not the published 0000"):
+    server.publish(f"{MONTH_PREFIX}2013-02.pgn.zst", DATA, sha256="0" * 64)
+    with pytest.raises(FetchError, match=f"has the SHA-256 {SHA256}, not the published 0000"):
         fetch(["2013-02"], tmp_path, FetchConfig(base=f"{server.url}/standard"))
     assert names(tmp_path) == [NAME, "short"]
 
@@ -212,7 +218,7 @@ def test_a_part_that_is_damaged_or_of_an_unknown_version_is_not_joined(
         assert (tmp_path / "a.pgn").read_bytes() == DATA
         (tmp_path / "a.pgn").unlink()
     part.write_bytes(b"what a browser has so far")
-    with pytest.raises(FetchError, match=r"\.part belongs to another program: move it away"):
+    with pytest.raises(FetchError, match=r"\.part was not written by this program: move it away"):
         fetch_url(server, tmp_path)
     assert part.read_bytes() == b"what a browser has so far"
 
@@ -232,7 +238,7 @@ def test_a_redirect_that_drops_encryption_is_not_followed(
     answer = requests.Response()
     answer.url, answer.status_code, answer.headers["Location"] = url, 302, target
     (hook,) = http._session().hooks["response"]
-    with pytest.raises(FetchError, match="encryption") if is_refused else nullcontext():
+    with pytest.raises(FetchError, match="unencrypted") if is_refused else nullcontext():
         hook(answer)
 
 
@@ -243,8 +249,8 @@ def test_urls_have_the_hash_that_is_given_and_no_query_in_their_name(
     found = fetch([f"{server.url}/b%20c.pgn?secret=1"], tmp_path, FetchConfig(sha256=SHA256))
     assert found["files"]["b c.pgn"]["verified"]
     for url, problem in (
-        (f"{server.url}/nothing.pgn?secret=1", "answers 404: there is no such file"),
-        ("http://me:secret@127.0.0.1:9/x.pgn", r"given up at byte 0 .*\(Connection refused\)"),
+        (f"{server.url}/nothing.pgn?secret=1", "answered 404: there is no such file"),
+        ("http://me:secret@127.0.0.1:9/x.pgn", r"gave up at byte 0 .*\(Connection refused\)"),
     ):
         with pytest.raises(FetchError, match=problem) as raised:
             fetch([url], tmp_path)
@@ -258,7 +264,7 @@ WORDS = "2013-13 2012-12 2013-06..2013-01 x ftp://me:secret@a/b?secret ..2013-01
     "word", [*WORDS.split(), "http://[me:secret@a", "http://a/.x", "me//secret@"]
 )
 def test_words_that_are_nothing_are_refused(word: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"month|is not a valid address|file's name") as raised:
+    with pytest.raises(ConfigError, match=r"month|is not a valid URL|file name") as raised:
         fetch([word], tmp_path)
     assert "secret" not in str(raised.value)
 
@@ -286,7 +292,7 @@ def test_a_full_disk_and_another_fetch_are_reported(
         fetch_month(server, tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(FetchError, match="1,000 bytes free, and 300,000 are left to fetch"):
+    with pytest.raises(FetchError, match="1,000 bytes free, but 300,000 more are needed"):
         fetch_month(server, tmp_path)
 
 

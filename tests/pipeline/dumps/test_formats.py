@@ -19,12 +19,12 @@ from engine.encoding.planes import label_of
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import open_manifest
 from pipeline.dumps.formats import parquet
-from pipeline.dumps.formats.text import gather
+from pipeline.dumps.formats.text import join_games
 from pipeline.errors import DumpError
 from pipeline.evaluation.game_texts import read_dump
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.verify import planes_of, rows_differ
+from pipeline.validation.verify import compare_rows, planes_of
 from tests.conftest import shared_data
 from tests.pipeline import datasets
 
@@ -206,7 +206,7 @@ def test_lichess_s_parquet_gives_the_rows_of_its_dump(tmp_path: Path) -> None:
     )
     assert before.equals(after)
     assert made[1]["sources"][0]["bytes"] == table.stat().st_size
-    assert rows_differ(open_manifest(tmp_path / ".parquet"), [read_dump(str(table))], 20) == (
+    assert compare_rows(open_manifest(tmp_path / ".parquet"), [read_dump(str(table))], 20) == (
         20,
         [],
     )
@@ -279,7 +279,7 @@ def test_a_small_table_that_unpacks_to_half_a_gigabyte_is_read_in_little_memory(
     before = pa.total_allocated_bytes()
     peak = 0
     _, games = parquet.convert_parquet(str(path), lambda share: None)
-    for _ in gather(games):
+    for _ in join_games(games):
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert peak < 64 << 20
     monkeypatch.setattr(parquet, "BATCH", 1)
@@ -302,7 +302,7 @@ def test_hostile_tables_are_refused_or_counted(tmp_path: Path) -> None:
         ("other", "is Parquet with the columns a, b"),
         ("kind", "the column movetext is struct<.*cannot be converted to text"),
         ("twice", "the column movetext occurs twice"),
-        ("cut", "begins like Parquet and cannot be read"),
+        ("cut", "looks like Parquet but cannot be read"),
         ("packed", "save and unpack it first"),
     ):
         with pytest.raises(DumpError, match=message):

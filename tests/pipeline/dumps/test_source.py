@@ -16,7 +16,7 @@ import zstandard
 
 from pipeline.dumps import chunks
 from pipeline.dumps.chunks import read_chunks
-from pipeline.dumps.source import Source, require
+from pipeline.dumps.source import Source, require_dump
 from pipeline.errors import DumpError, Stopped
 from pipeline.ingest.job import ingest
 from tests.pipeline import by_kernels, datasets
@@ -120,7 +120,7 @@ def test_a_chunk_holds_a_bounded_number_of_games(
 def test_a_named_pipe_is_read_and_can_be_stopped_while_nothing_writes_to_it(tmp_path: Path) -> None:
     pipe = tmp_path / "games.pgn"
     os.mkfifo(pipe)
-    require(str(pipe))
+    require_dump(str(pipe))
     with pytest.raises(Stopped):
         next(read_chunks([Source(str(pipe), stop=lambda: True)], 1 << 20))
     writer = threading.Thread(target=lambda: pipe.write_bytes(GAME * 3))

@@ -281,7 +281,9 @@ def test_a_zip_archive_from_a_pipe_is_refused_by_name(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(zipped({"a.pgn": TEXT}),))
     writer.start()
-    with pytest.raises(DumpError, match=r"games\.zip is a zip archive.*from files only"):
+    with pytest.raises(
+        DumpError, match=r"games\.zip is a zip archive.*can only be read from a file"
+    ):
         Source(str(pipe)).open()
     writer.join()
 
@@ -329,11 +331,11 @@ REFUSED: dict[str, bytes] = {
     "web page": b"<!DOCTYPE html>\n<html><body>1. e4 e5</body></html>",
     "is JSON.*as PGN": b'{"id":"a","moves":"e4 e5"}\n{"id":"b","moves":"d4 d5"}\n',
     "is JSON": b'[\n {"fen": "x", "evals": []}\n]\n',
-    "is a table of white,black,result": b"white,black,result\na,b,1-0\nc,d,0-1\n",
-    "is a table of a,b,e4 e5": b"a,b,e4 e5 Nf3,1-0\nc,d,d4 d5,0-1\n",
+    "is a table with the columns white,black,result": b"white,black,result\na,b,1-0\nc,d,0-1\n",
+    "is a table with the columns a,b,e4 e5": b"a,b,e4 e5 Nf3,1-0\nc,d,d4 d5,0-1\n",
     "table of fen, rating.*one of": f"fen,rating,name\n{START},1,x\n".encode(),
     "has no column Moves": b"PuzzleId,FEN,Rating\n",
-    "put a line of names above it": f"{START},e2e4 e7e5\n".encode(),
+    "add a header line": f"{START},e2e4 e7e5\n".encode(),
     "a column of PGN": b'white,pgn\na,"1. e4 e5 1-0"\nb,"1. d4 d5 1-0"\n',
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from engine.board.position import to_board
 from engine.encoding.planes import label_of
-from model.checkpoint import CARD, CardError, CheckpointError, read_card, save_human_search
+from model.checkpoint import CARD_FILE, CardError, CheckpointError, read_card, save_human_search
 from model.inference.onnx_evaluator import OnnxError, find_export
 from model.inference.player import load
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
@@ -50,9 +50,9 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def network(tmp_path: Path) -> Path:
     """Copy the embedded network without its corrections."""
     shutil.copytree(NETWORK, tmp_path / "network")
-    card = json.loads((tmp_path / "network" / CARD).read_text())
+    card = json.loads((tmp_path / "network" / CARD_FILE).read_text())
     card.pop("human_search", None)
-    (tmp_path / "network" / CARD).write_text(json.dumps(card))
+    (tmp_path / "network" / CARD_FILE).write_text(json.dumps(card))
     return tmp_path / "network"
 
 
@@ -135,12 +135,12 @@ def nll_by_player(network: Path, positions: Path) -> float:
 
 
 def test_a_stopped_calibration_stores_nothing(network: Path, positions: Path) -> None:
-    before = (network / CARD).read_bytes()
+    before = (network / CARD_FILE).read_bytes()
     with pytest.raises(Stopped, match="nothing is stored"):
         calibrate(network, positions, rows=100, simulations=2, stop=lambda: True)
     with pytest.raises(ConfigError, match="rows and simulations"):
         calibrate(network, positions, rows=0)
-    assert (network / CARD).read_bytes() == before
+    assert (network / CARD_FILE).read_bytes() == before
 
 
 CURVE = {"ratings": [1100, 2000], "weights": [0.0, 3.0], "sharpness": [1.0, 1.0]}
@@ -150,8 +150,8 @@ CURVE = {"ratings": [1100, 2000], "weights": [0.0, 3.0], "sharpness": [1.0, 1.0]
     ("curve", "reason"),
     [
         (CURVE | {"weights": [0.0, -1.0]}, "weights.1"),
-        (CURVE | {"ratings": [2000, 1100]}, "ratings must ascend"),
-        (CURVE | {"ratings": [1100]}, "lists of one length"),
+        (CURVE | {"ratings": [2000, 1100]}, "ratings must be in ascending order"),
+        (CURVE | {"ratings": [1100]}, "must have the same length"),
         ("__import__('os')", "likelihood"),
     ],
     ids=str,
@@ -159,9 +159,9 @@ CURVE = {"ratings": [1100, 2000], "weights": [0.0, 3.0], "sharpness": [1.0, 1.0]
 def test_a_hostile_correction_is_refused_whoever_reads_the_card(
     network: Path, curve: object, reason: str
 ) -> None:
-    card = json.loads((network / CARD).read_text())
+    card = json.loads((network / CARD_FILE).read_text())
     card["human_search"] = {"simulations": 64, "likelihood": curve, "strength": CURVE}
-    (network / CARD).write_text(json.dumps(card))
+    (network / CARD_FILE).write_text(json.dumps(card))
     with pytest.raises(CardError, match=reason):
         read_card(network)
     with pytest.raises(OnnxError, match=reason):

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.executors import ray
-from pipeline.executors.by_name import engine_of
+from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LocalEngine, WorkerError
 from tests.conftest import REPOSITORY
 from tests.pipeline.executors import guarantees, jobs
@@ -48,7 +48,7 @@ def test_workers_are_other_processes_of_one_thread_and_one_worker_is_this_one(
 
 def test_a_worker_that_ends_by_itself_is_not_tried_again() -> None:
     before = children()
-    with pytest.raises(WorkerError, match="exit status 3"):
+    with pytest.raises(WorkerError, match="exited with status 3"):
         list(LocalEngine(2).map(jobs.leave, [3, 3]))
     assert children() == before
 
@@ -110,18 +110,18 @@ print(sorted(value for _, _, value in LocalEngine(2).map(square, range(3))))
 @pytest.mark.parametrize("name", ["", "dask", "ray:", "ray://", "tcp://1.2.3.4:5"])
 def test_an_engine_of_another_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown engine"):
-        engine_of(name)
+        make_engine(name)
 
 
 def test_an_engine_without_ray_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     for name in ("ray", "ray:10.0.0.1:6379", "ray://head:10001"):
         with pytest.raises(ConfigError, match=r"fianchetto\[ray\]"):
-            engine_of(name)
+            make_engine(name)
 
 
 def test_a_node_with_other_kernels_is_refused() -> None:
     assert ray._work(jobs.square, 7, ray._version()) == ("ok", 49)
     status, failure = ray._work(jobs.square, 7, "0123456789abcdef")
     assert status == "error"
-    assert "has another Fianchetto" in failure.message
+    assert "has a different version of Fianchetto" in failure.message

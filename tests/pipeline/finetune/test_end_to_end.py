@@ -36,7 +36,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.selfplay.config import ExploreConfig
-from pipeline.validation.verify import files_differ
+from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
 from tests.pipeline.datasets import dump
@@ -113,7 +113,7 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
         assert all(use["uses"] <= 1.0 for use in uses if use["names"] == ["games"])
         results = re.findall(r'\[Result "(.*)"\]', (place / "games" / "games.pgn").read_text())
         assert float(row["decisive_share"]) == sum("1/2" not in one for one in results) / 8
-        assert files_differ(place / "games") == []
+        assert compare_files(place / "games") == []
         manifest = json.loads((place / "games" / "manifest.json").read_text())
         assert manifest["lineage"]["seed_weights_sha256"] == seed
     assert json.loads((out / "job.json").read_text())["identity"]["config"]["gate.elo0"] == -900

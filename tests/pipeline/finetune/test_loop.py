@@ -160,7 +160,7 @@ def test_minutes_end_a_loop_and_more_minutes_go_on(
         return clock
 
     monkeypatch.setattr(loop.time, "monotonic", monotonic)
-    with pytest.raises(Stopped, match=r"nothing was trained in 0\.05 minutes.*: add minutes"):
+    with pytest.raises(Stopped, match=r"nothing was trained in 0\.05 minutes.*: increase minutes"):
         run(made, out, replace(THREE, minutes=0.05, generations=None))
     result = run(made, out, replace(THREE, minutes=0.5, generations=None))
     assert result["ended"] == "its minutes are over"

@@ -21,7 +21,7 @@ import torch
 
 from engine.player import Player, Request, Style
 from model import load as load_player
-from model.card import CARD, read_player
+from model.card import CARD_FILE, read_player
 from model.checkpoint import CardError, load, read_card, save, save_human_search
 from model.data.playouts import playout_rows
 from model.network.network import build
@@ -248,7 +248,7 @@ def test_openings_that_the_person_always_plays_are_played(
     assert engine.play(Request(board=board, allowed=allowed)).move in allowed
     shutil.copytree(out, tmp_path / "broken", ignore=shutil.ignore_patterns("imitation"))
     card["book"] = {board.epd(): {"g2g9": 1}}
-    (tmp_path / "broken" / CARD).write_text(json.dumps(card))
+    (tmp_path / "broken" / CARD_FILE).write_text(json.dumps(card))
     with pytest.raises(CardError, match="book"):
         load(tmp_path / "broken")
 
@@ -374,10 +374,10 @@ def test_what_cannot_be_imitated_is_refused(games: Path, tmp_path: Path) -> None
             imitate([str(source)], players, out)
         assert not out.exists()
     shutil.copytree(EMBEDDED, out)
-    before = (out / CARD).read_bytes()
+    before = (out / CARD_FILE).read_bytes()
     with pytest.raises(ConfigError, match="another network"):
         imitate([str(games)], [NAME], out)
-    assert (out / CARD).read_bytes() == before
+    assert (out / CARD_FILE).read_bytes() == before
 
 
 EXPORT = REPOSITORY.parent / "shared" / "data" / "pgn" / "lichess_export_2024-05_blitz.pgn"

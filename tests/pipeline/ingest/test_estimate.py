@@ -59,12 +59,12 @@ def test_a_small_dump_is_known_exactly_and_longer_ones_from_their_beginning(
     assert {name: result[name] for name in truth} == pytest.approx(truth, rel=0.001)
     dropped = 1 - truth["games_kept"] / truth["games_read"]
     assert result["dropped"]["filter: elo"] == pytest.approx(dropped)
-    monkeypatch.setattr(module, "SAMPLE", 2 << 20)
+    monkeypatch.setattr(module, "SAMPLE_BYTES", 2 << 20)
     monkeypatch.setattr(module, "BLOCK", 1 << 14)
-    monkeypatch.setattr("pipeline.dumps.archives.READ", 1 << 14)
+    monkeypatch.setattr("pipeline.dumps.archives.READ_BYTES", 1 << 14)
     # copies of games are too far apart to be seen
     near = zstandard.ZstdCompressionParameters.from_level(3, window_log=15)
-    place: Any = stores.place(f"memory://bucket/{random.randrange(1 << 40)}/games.pgn.zst")
+    place: Any = stores.parse_path(f"memory://bucket/{random.randrange(1 << 40)}/games.pgn.zst")
     place.write_bytes(zstandard.ZstdCompressor(compression_params=near).compress(dump.read_bytes()))
     for name in (str(dump), str(place)):
         result = estimate([name], FILTERED, workers=1)
@@ -86,7 +86,7 @@ def test_positions_of_other_inputs_are_estimated_too() -> None:
 
 def test_what_keeps_nothing_or_is_nothing_is_said(dump: Path) -> None:
     with pytest.raises(
-        DatasetError, match=r"nothing of what was read would be kept: .*filter: date"
+        DatasetError, match=r"no position of the text read would be kept: .*filter: date"
     ):
         estimate([str(dump)], IngestConfig(since="2099-01-01"), workers=1)
     with pytest.raises(ConfigError, match="at least one dump"):
@@ -106,4 +106,4 @@ def test_the_command_prints_an_estimate_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
     code, out, error = call(capsys, monkeypatch, "ingest", str(dump))
     assert (code, out) == (2, "")
-    assert "--out DIR is missing" in error
+    assert "--out DIR must be given" in error

@@ -153,7 +153,7 @@ def test_a_truncated_file_is_refused_and_damage_keeps_the_rows_before_it(
     whole = fishnet.read_bytes()
     short = tmp_path / "short.parquet"
     short.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DumpError, match=r"short\.parquet begins like Parquet and cannot be read"):
+    with pytest.raises(DumpError, match=r"short\.parquet looks like Parquet but cannot be read"):
         ingest([str(short)], tmp_path / "short", COMPACT, workers=1)
     with pq.ParquetFile(fishnet) as file:
         last = file.metadata.row_group(file.metadata.num_row_groups - 1)
@@ -177,7 +177,7 @@ def test_a_folder_and_addresses_give_the_rows_of_the_file(fishnet: Path, tmp_pat
         address = f"{server.url}/standard/fishnet.parquet"
         assert datasets.content(_ingested([address], tmp_path / "of-web"), "train-*") == expected
         server.files["/standard/fishnet.parquet"].etag = ""
-        with pytest.raises(IngestError, match="parts cannot be read"):
+        with pytest.raises(IngestError, match="cannot be read in parts"):
             ingest([address], tmp_path / "no-etag", COMPACT, workers=1)
 
     class Hub(MemoryFileSystem):
@@ -209,7 +209,7 @@ def test_a_sample_reads_a_share_of_the_row_groups_and_is_a_subset_of_a_larger_on
         for _ in range(100):
             writer.write_table(table)
     few, many = (
-        {number for number in range(100) if evaluations.Sample(share).takes(path.name, number)}
+        {number for number in range(100) if evaluations.Sample(share).includes(path.name, number)}
         for share in shares
     )
     assert 0 < len(few) < 10 < len(many) < 50

@@ -242,11 +242,11 @@ def test_a_filter_that_keeps_nothing_says_what_it_dropped(dump: Path, tmp_path: 
     ("wrong", "message"),
     [
         ({"min_elo": 9, "max_elo": 8}, "max_elo 8 is below min_elo 9"),
-        ({"speeds": ("fast",)}, "speeds: 'fast' is none of ultrabullet, "),
+        ({"speeds": ("fast",)}, "speeds: 'fast' is not one of ultrabullet, "),
         ({"since": "2024"}, "since must be a day like"),
         ({"since": "2024-02-30"}, "since must be a day like"),
         ({"since": "2024-02-02", "until": "2024-02-01"}, "until 2024-02-01 is before since"),
-        ({"test_share": 0.6, "val_share": 0.5}, "below 1 together"),
+        ({"test_share": 0.6, "val_share": 0.5}, "the sum of test_share and val_share"),
     ],
 )
 def test_filters_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:

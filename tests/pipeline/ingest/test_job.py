@@ -15,7 +15,7 @@ from pipeline.errors import DatasetError, Stopped
 from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import choose_chunk_size, ingest
-from pipeline.validation.verify import files_differ
+from pipeline.validation.verify import compare_files
 from tests.pipeline import by_python_chess, datasets
 
 SCHEMA = {
@@ -114,7 +114,7 @@ def test_the_counts_add_up(made: Path, dump: Path) -> None:
         == manifest["sources"][0]["text_bytes"]
         == dump.stat().st_size
     )
-    assert files_differ(made) == []
+    assert compare_files(made) == []
 
 
 def test_no_game_is_in_two_splits_and_copies_stay_together(made: Path) -> None:
@@ -204,11 +204,11 @@ def test_other_settings_or_another_source_are_refused(tmp_path: Path) -> None:
     before = datasets.content(tmp_path / "out")
     with pytest.raises(DatasetError, match=r"other settings \(seed\)"):
         ingest([str(path)], tmp_path / "out", IngestConfig(seed=1), workers=1)
-    with pytest.raises(DatasetError, match="are other dumps than those named now, or have changed"):
+    with pytest.raises(DatasetError, match="are not the given dumps, or have changed"):
         ingest([str(other)], tmp_path / "out", workers=1)
     text = path.read_text()
     path.write_text(text.replace("1-0", "0-1") if "1-0" in text else text.replace("0-1", "1-0"))
-    with pytest.raises(DatasetError, match="are other dumps than those named now, or have changed"):
+    with pytest.raises(DatasetError, match="are not the given dumps, or have changed"):
         ingest([str(path)], tmp_path / "out", workers=1)
     assert datasets.content(tmp_path / "out") == before
 

@@ -19,7 +19,7 @@ from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, DamagedError, DatasetError, DumpError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.verify import files_differ
+from pipeline.validation.verify import compare_files
 from tests.pipeline import datasets
 
 
@@ -85,7 +85,7 @@ def check_damaged(
             DamagedError, match=rf"damaged archive \({name}: .*games before the damage are in"
         ):
             ingest([str(path)], out, workers=workers)
-    assert files_differ(out) == []
+    assert compare_files(out) == []
     manifest, games = datasets.manifest(out), datasets.games(out)
     assert manifest["sources"][0]["damage"]
     assert manifest["sources"][0]["bytes"] == len(archive)
@@ -113,9 +113,12 @@ EMPTY = {
 NOT_DUMPS = {
     "binary.pgn": (b"\x7fELF\x02\x01\x01\x00" + bytes(5000), "is not PGN text"),
     "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(100), "is not PGN text"),
-    "words.pgn.zst": (b"1. e4 e5 1-0", "is named like a zstd archive"),
-    "words.pgn.gz": (b"1. e4 e5 1-0", "is named like a gzip archive"),
-    "words.pgn.bz2": (b"\x28\xb5\x2f\xfd 1. e4 e5 1-0", "is named like a bz2 archive"),
+    "words.pgn.zst": (b"1. e4 e5 1-0", "has the suffix of a zstd archive but is not one"),
+    "words.pgn.gz": (b"1. e4 e5 1-0", "has the suffix of a gzip archive but is not one"),
+    "words.pgn.bz2": (
+        b"\x28\xb5\x2f\xfd 1. e4 e5 1-0",
+        "has the suffix of a bz2 archive but is not one",
+    ),
     "empty.pgn": (b"", "is empty"),
     "endless.pgn": (b"a" * (18 << 20), "no line break in 16 MiB"),
 }
@@ -140,7 +143,7 @@ def test_paths_that_cannot_be_read_or_written_are_refused(
         ingest([str(tmp_path)], out, workers=1)
     with pytest.raises(DumpError, match=r"nowhere\.pgn does not exist"):
         ingest([str(tmp_path / "nowhere.pgn")], out, workers=1)
-    with pytest.raises(DatasetError, match="cannot be made"):
+    with pytest.raises(DatasetError, match="cannot be created"):
         ingest([str(path)], path, workers=1)
     with pytest.raises(ConfigError, match="at least one dump"):
         ingest([], out)
@@ -152,7 +155,7 @@ def test_paths_that_cannot_be_read_or_written_are_refused(
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(DumpError, match=r"a\.pgn may not be read by this user"):
+    with pytest.raises(DumpError, match=r"a\.pgn is not readable by this user"):
         ingest([str(path)], out, workers=1)
 
 

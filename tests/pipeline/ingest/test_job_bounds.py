@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
+from engine.jit_cache import NUMBA_VARIABLE, OWN_VARIABLE, key_cache_by_sources
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
@@ -104,7 +104,7 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
         for number in pq.read_table(path)["game"].to_pylist()
     }
     assert found == {last, last + 1}
-    with pytest.raises(DatasetError, match=r"game number 4,294,967,296 is beyond"):
+    with pytest.raises(DatasetError, match=r"got game number 4,294,967,296"):
         encode_chunk(ChunkTask(Chunk(1, 0, last + 1, 0, text, starts), str(tmp_path), SMALL))
     assert not (folder.notes / "00001.json").exists()
 
@@ -112,10 +112,10 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
 def test_a_child_does_not_take_our_kernel_folder_for_the_users(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in (VARIABLE, OURS):
+    for name in (NUMBA_VARIABLE, OWN_VARIABLE):
         monkeypatch.setenv(name, "inherited")
     key_cache_by_sources()
-    assert "kernels-" in os.environ[VARIABLE]
-    monkeypatch.setenv(VARIABLE, "the user's own")
+    assert "kernels-" in os.environ[NUMBA_VARIABLE]
+    monkeypatch.setenv(NUMBA_VARIABLE, "the user's own")
     key_cache_by_sources()
-    assert os.environ[VARIABLE] == "the user's own"
+    assert os.environ[NUMBA_VARIABLE] == "the user's own"

@@ -17,7 +17,7 @@ import pytest
 from pipeline.errors import IngestError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.verify import files_differ
+from pipeline.validation.verify import compare_files
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
@@ -43,7 +43,7 @@ def undisturbed(dump: Path) -> dict[str, str]:
     """Return the hashes of the files of an undisturbed run."""
     out = dump.parent / "undisturbed"
     ingest([str(dump)], out, CONFIG, workers=1)
-    assert files_differ(out) == []
+    assert compare_files(out) == []
     return datasets.content(out)
 
 

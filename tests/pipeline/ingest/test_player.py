@@ -69,7 +69,7 @@ def test_a_misspelled_name_gets_the_most_frequent_ones_and_leaves_nothing_behind
     out, text = tmp_path / "out", dump.read_text()
     counts = {name: text.count(f' "{escape(name)}"]') for name in NAMES}
     most = sorted(counts, key=lambda name: -counts[name])
-    with pytest.raises(DatasetError, match="no move of 'ANN' is in 60 games") as refusal:
+    with pytest.raises(DatasetError, match="none of the 60 games has a move by 'ANN'") as refusal:
         ingest([str(dump)], out, IngestConfig(player=("ANN",)), workers=1)
     assert f"{most[0]!r} ({counts[most[0]]})" in str(refusal.value)
     assert sum(repr(name) in str(refusal.value) for name in NAMES) == 5

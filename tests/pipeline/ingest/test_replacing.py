@@ -15,8 +15,8 @@ from pipeline.ingest import replacing
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.ingest.replacing import recover, replace
-from pipeline.storage.stores import place
-from pipeline.validation.verify import files_differ
+from pipeline.storage.stores import parse_path
+from pipeline.validation.verify import compare_files
 from tests.pipeline.datasets import content, dump, manifest
 
 OLD, NEW = (IngestConfig(chunk_mib=1, seed=seed) for seed in (0, 1))
@@ -113,7 +113,7 @@ def test_killed_while_it_swaps_it_ends_where_an_undisturbed_one_does(
         with pytest.raises(Killed):
             anew(source, out, NEW)
     recover(out)
-    assert files_differ(out) == []
+    assert compare_files(out) == []
     assert content(out) in (before, undisturbed)
     anew(source, out, NEW)
     assert content(out) == undisturbed
@@ -167,4 +167,4 @@ def test_whatever_is_there_a_whole_dataset_takes_its_place(
 
 def test_a_dataset_in_a_store_is_not_replaced(source: Path) -> None:
     with pytest.raises(ConfigError, match="object stores cannot rename"):
-        anew(source, place("memory://bucket/small"), NEW)
+        anew(source, parse_path("memory://bucket/small"), NEW)

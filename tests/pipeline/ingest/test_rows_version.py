@@ -110,6 +110,6 @@ def test_a_dataset_of_another_version_is_left_as_it_is(
     before = datasets.content(out)
     for module in (chunk, job, manifest):
         monkeypatch.setattr(module, "ROWS_VERSION", ROWS_VERSION + 1)
-    with pytest.raises(OtherDumpError, match=r"rows of version|other rows_version"):
+    with pytest.raises(OtherDumpError, match=r"its rows have version|other rows_version"):
         ingest([str(dump)], out, SMALL, workers=1)
     assert datasets.content(out) == before

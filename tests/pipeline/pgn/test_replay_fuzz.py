@@ -98,7 +98,7 @@ def chunked(
     with monkeypatch.context() as patch:
         for room in (source, chunks):
             patch.setattr(room, "BLOCK", block)
-        patch.setattr(chunks, "LONGEST_GAME", 1 << 16)
+        patch.setattr(chunks, "MAX_GAME_BYTES", 1 << 16)
         found = []
         for chunk in chunks.read_chunks([Source(str(path))], chunk_bytes):
             bounds = [*chunk.starts.tolist(), len(chunk.text)]

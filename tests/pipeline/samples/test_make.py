@@ -12,7 +12,7 @@ import zstandard
 
 from model.inference.player import load
 from pipeline.samples import make
-from pipeline.samples.shipped import EMBEDDED, SAMPLE
+from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
 
 PLY = r"\d+\.(?:\.\.)? [KQRBNa-hO][^ ]* \{ \[%clk \d:\d\d:\d\d\] \}"
 LAYOUT = re.compile(rf"(?:\[[A-Za-z]+ \"[^\"\n]+\"\]\n){{11}}\n(?:{PLY} )*(?:1-0|0-1|1/2-1/2)\n\n")
@@ -20,7 +20,7 @@ LAYOUT = re.compile(rf"(?:\[[A-Za-z]+ \"[^\"\n]+\"\]\n){{11}}\n(?:{PLY} )*(?:1-0
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    with SAMPLE.open("rb") as file:
+    with SAMPLE_DUMP.open("rb") as file:
         return zstandard.ZstdDecompressor().stream_reader(file).read().decode()
 
 
@@ -29,7 +29,7 @@ def test_the_dump_is_small_and_in_lichess_s_layout(text: str) -> None:
     assert len(games) == 2000
     assert "".join(games) == text
     assert "lichess" not in text.lower()
-    assert SAMPLE.stat().st_size < 1_200_000
+    assert SAMPLE_DUMP.stat().st_size < 1_200_000
 
 
 def test_python_chess_replays_games_and_agrees_on_decided_ends(text: str) -> None:

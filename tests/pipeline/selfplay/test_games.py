@@ -25,14 +25,14 @@ from engine.errors import UserError
 from engine.progress import Tick
 from engine.selfplay import generate
 from pipeline.dataset.files.manifest import read_manifest
-from pipeline.dumps.paths import dumps_of
+from pipeline.dumps.paths import find_dumps
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay.config import VAL_SHARE, ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.selfplay.worker import Journal, JournalWatch, Task, read_journals, work_on
-from pipeline.validation.verify import files_differ, verify_dataset
+from pipeline.validation.verify import compare_files, verify_dataset
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
@@ -75,7 +75,7 @@ def boards(record: dict[str, Any]) -> list[chess.Board]:
 
 
 def test_rows_are_what_ingest_makes_of_the_games_own_pgn(made: Path, tmp_path: Path) -> None:
-    assert files_differ(made) == []
+    assert compare_files(made) == []
     same = IngestConfig(val_share=VAL_SHARE, test_share=0.0)
     ingest([str(made / "games.pgn")], tmp_path / "again", same, workers=1)
     again = {
@@ -184,7 +184,7 @@ def test_a_draw_penalty_lowers_the_values_of_drawn_games(made: Path, tmp_path: P
 def test_verify_finds_a_generations_own_games_and_replays_its_rows(
     made: Path, tmp_path: Path
 ) -> None:
-    dumps = dumps_of(made, read_manifest(made))
+    dumps = find_dumps(made, read_manifest(made))
     assert dumps == [str(made / "games.pgn")]
     found = verify_dataset(made, dumps, rows=16)
     assert [found[name] for name in ("files", "splits", "source", "rows")] == [[], [], [], []]
@@ -314,7 +314,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
         run_file=journal / "run",
         owner=None,
     )
-    with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} does not see"):
+    with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} cannot access"):
         work_on(task)
 
 

@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    monkeypatch.setattr(job, "cores", lambda: 16)
+    monkeypatch.setattr(job, "count_cores", lambda: 16)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     paths = {"journal": tmp_path, "run_file": tmp_path / "run", "checkpoint": tmp_path}
     return Task(numbers=(0,), config=ExploreConfig(device="cuda"), owner=None, **paths)

@@ -32,7 +32,7 @@ from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.selfplay.worker import search_group
 from pipeline.storage.stores import file_hash
-from pipeline.validation.verify import files_differ
+from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
@@ -92,7 +92,7 @@ def _mates(board: chess.Board, move: chess.Move) -> bool:
 def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(
     made: Path, sources: tuple[Path, Path]
 ) -> None:
-    assert files_differ(made) == []
+    assert compare_files(made) == []
     boards, games = boards_of(sources[1]), datasets.games(made)
     theirs = datasets.games(sources[1])
     rows = {
@@ -186,7 +186,7 @@ def test_a_stopped_run_can_be_used_or_continued(
             reanalyse(sources, CONFIG, folder, progress=count, stop=lambda: done[0] >= 12, **same)
     manifest = reanalyse(sources, CONFIG, usable, finished_only=True, **same)
     assert (manifest["positions"]["train"], manifest["selfplay"]["unfinished"]) == (12, 28)
-    assert files_differ(usable) == []
+    assert compare_files(usable) == []
     whole = {(row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()}
     for row in datasets.table(usable).to_pylist():
         assert whole[row["game"], row["ply"]] == row["visits"]
@@ -199,7 +199,7 @@ def test_a_stopped_run_can_be_used_or_continued(
 def test_more_positions_than_there_are_is_an_error_unless_all_will_do(
     sources: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config, said = searched(count=1_000_000), r"has ([\d,]+) different positions"
+    config, said = searched(count=1_000_000), r"has only ([\d,]+) distinct positions"
     with pytest.raises(ExploreError, match=said) as refused:
         reanalyse(sources, config, tmp_path / "out")
     (number,) = re.findall(said, str(refused.value))
@@ -209,11 +209,11 @@ def test_more_positions_than_there_are_is_an_error_unless_all_will_do(
     assert int(number.replace(",", "")) == pytest.approx(most, rel=0.02)  # more than its planes
     (tmp_path / "drawn").mkdir()
     with caplog.at_level("WARNING"):
-        drawn = draw.draw(
+        drawn = draw.draw_positions(
             [sources[1]], config, tmp_path / "drawn", silent, never, exact_count=False
         )
     assert f"{drawn['positions']:,}" == number
-    assert f"{number} different positions from half-move 6 on; all of them" in caplog.text
+    assert f"{number} distinct positions from half-move 6 on; all of them" in caplog.text
 
 
 def test_an_exported_network_searches_and_the_dataset_says_so(
@@ -225,7 +225,7 @@ def test_an_exported_network_searches_and_the_dataset_says_so(
     manifest = datasets.manifest(tmp_path / "out")
     assert manifest["selfplay"]["timing"]["devices"] == ["cpu onnxruntime int8"]
     assert manifest["lineage"]["checkpoint"]["onnx_sha256"] == file_hash(embedded / "model.onnx")
-    assert files_differ(tmp_path / "out") == []
+    assert compare_files(tmp_path / "out") == []
     with pytest.raises(OnnxError, match=r"checkpoint: there is no model\.onnx; `fianchetto export"):
         reanalyse(sources, config, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -241,7 +241,7 @@ def test_bad_input_is_refused_in_one_line(sources: tuple[Path, Path], tmp_path: 
         (tmp_path / "silent", positions, out, "has no value head"),
         (checkpoint, checkpoint, out, "has no manifest.json"),
         (checkpoint, only_test, out, "no position to search"),
-        (checkpoint, positions, positions / "inside", "lies in"),
+        (checkpoint, positions, positions / "inside", "or inside it"),
     ):
         with pytest.raises(UserError, match=said) as error:
             reanalyse((network, dataset), searched(count=4), folder)
@@ -263,10 +263,10 @@ def after(board: chess.Board, moves: int) -> Iterator[str]:
 
 
 def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Path, Path]) -> None:
-    batches = Batches([sources[1]], "train", batch_size=50, columns=draw.KEPT)
+    batches = Batches([sources[1]], "train", batch_size=50, columns=draw.COPIED_COLUMNS)
     (batch,) = itertools.islice(batches, 1)
     before = [to_board(position) for position in row_positions(batch)]
-    rows = {name: batch[name].copy() for name in draw.KEPT}
+    rows = {name: batch[name].copy() for name in draw.COPIED_COLUMNS}
     draw.play_random_moves(rows, seed=3)
     reached = [to_board(position) for position in row_positions(rows)]
     moves = rows["ply"].astype(int) - batch["ply"]
@@ -292,5 +292,5 @@ def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: P
     assert set(table["label"].to_pylist()) == {NO_LABEL}
     assert set(table["plies"].to_pylist()) == {0}
     assert set(table["eval"].to_pylist()) == {None}
-    assert all(set(table[name].to_pylist()) == {None} for name in draw.CONTEXT)
+    assert all(set(table[name].to_pylist()) == {None} for name in draw.CONTEXT_COLUMNS)
     assert np.abs(table["best_value"].to_numpy()).max() <= 1

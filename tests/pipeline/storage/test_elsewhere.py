@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.verify_files import CACHE
+from pipeline.dataset.files.verify_files import CACHE_VARIABLE
 from pipeline.errors import DatasetError
 from pipeline.storage import stores
-from pipeline.validation.verify import files_differ
+from pipeline.validation.verify import compare_files
 from tests.pipeline.cli.conftest import invoke
 from tests.pipeline.datasets import random_game
 from tests.pipeline.hostile import copied, workplace
@@ -31,10 +31,10 @@ def test_what_takes_an_address_takes_it_and_the_rest_says_so(
     here = copied(place, tmp_path / "here")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     store = f"memory://bucket/{random.randrange(1 << 40)}"
     text = "".join(random_game(seed, 24) for seed in range(30)).encode()
-    stores.publish(stores.place(store), "a.pgn", 0, lambda target: target.write(text))
+    stores.publish(stores.parse_path(store), "a.pgn", 0, lambda target: target.write(text))
     answers = {}
     for name, words in elsewhere.taken(store, here, f"{store}/a.pgn").items():
         code, out, err = invoke(*words, "--json")
@@ -54,8 +54,8 @@ def test_what_takes_an_address_takes_it_and_the_rest_says_so(
 def test_a_changed_object_is_refused(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
-    folder = stores.place(f"memory://bucket/{random.randrange(1 << 40)}")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    folder = stores.parse_path(f"memory://bucket/{random.randrange(1 << 40)}")
     for path in (place / "positions" / "2014.05").iterdir():
         if path.is_file() and not path.name.startswith("."):
             (folder / path.name).write_bytes(path.read_bytes())
@@ -68,10 +68,10 @@ def test_a_changed_object_is_refused(
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(bytes(data))
-    assert files_differ(folder) == ["train-00000-0.parquet: differs from its hash"]
+    assert compare_files(folder) == ["train-00000-0.parquet: does not match its hash"]
     shard.write_bytes(bytes(data[:-1]))
     with pytest.raises(DatasetError, match=r"bytes, not"):
         Batches([folder])
     shard.unlink()
-    with pytest.raises(DatasetError, match="not on disk"):
+    with pytest.raises(DatasetError, match="it is missing"):
         Batches([folder])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.temporaries import new_file
-from pipeline.cli.main import guarded, printable
-from pipeline.dataset.files.shards import reading
+from engine.temporaries import replace_file
+from pipeline.cli.main import printable, run_guarded
+from pipeline.dataset.files.shards import convert_damage_errors
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.job import ingest
 from pipeline.storage.tables import csv_text
@@ -73,25 +73,28 @@ def test_errors_of_disks_and_memory_name_their_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train-00000-0.parquet"
-    with pytest.raises(OSError, match="No space left"), reading(path):
+    with pytest.raises(OSError, match="No space left"), convert_damage_errors(path):
         raise OSError(errno.ENOSPC, "No space left on device")  # of the kernels' cache
-    with pytest.raises(DatasetError, match="cannot be read as a shard"), reading(path):
+    with (
+        pytest.raises(DatasetError, match="cannot be read as a shard"),
+        convert_damage_errors(path),
+    ):
         raise OSError(errno.EIO, "Input/output error")
     for name, expected in ((None, str(path)), ("b", "b")):
-        with pytest.raises(OSError, match="No space") as raised, new_file(path):
+        with pytest.raises(OSError, match="No space") as raised, replace_file(path):
             raise OSError(errno.ENOSPC, "No space left on device", name)
         assert raised.value.filename == expected
     errors = (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     for error in errors:
-        assert guarded(lambda error=error: (_ for _ in ()).throw(error)) == 2
+        assert run_guarded(lambda error=error: (_ for _ in ()).throw(error)) == 2
         assert capsys.readouterr().err.startswith("fianchetto: not enough memory: ")
     with pytest.raises(RuntimeError, match="a bug"):
-        guarded(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
+        run_guarded(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
 
 
 def test_names_write_no_escape_codes_into_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     error = ConfigError("http://a/\x1b[2J\x9b31m\r does not exist")
-    assert guarded(lambda: (_ for _ in ()).throw(error)) == 2
+    assert run_guarded(lambda: (_ for _ in ()).throw(error)) == 2
     assert capsys.readouterr().err == "fianchetto: http://a/?[2J?31m? does not exist\n"
     assert printable("a table\n\tfor é\x07") == "a table\n\tfor é?"
 

@@ -20,8 +20,8 @@ from pipeline.errors import DatasetError, FetchError, IngestError, SourceChanged
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage import objects
-from pipeline.storage.stores import place, publish
-from pipeline.validation.verify import files_differ
+from pipeline.storage.stores import parse_path, publish
+from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.storage import elsewhere, swift
@@ -40,7 +40,7 @@ SETTINGS = elsewhere.INGEST.split()
 KILLED = """
 import os, signal, sys
 import s3fs
-from pipeline.storage.stores import place, publish
+from pipeline.storage.stores import parse_path, publish
 
 real, calls = s3fs.S3FileSystem._call_s3, []
 
@@ -51,7 +51,7 @@ async def call(self, method, *args, **kwargs):
     return await real(self, method, *args, **kwargs)
 
 s3fs.S3FileSystem._call_s3 = call
-publish(place(sys.argv[1]), "large", 0, lambda target: target.write(bytes(120 << 20)))
+publish(parse_path(sys.argv[1]), "large", 0, lambda target: target.write(bytes(120 << 20)))
 """
 
 
@@ -64,7 +64,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     ):
         for name, value in (swift.USER | {"AWS_ENDPOINT_URL": address}).items():
             patch.setenv(name, value)
-        bucket: Any = place("s3://chess")
+        bucket: Any = parse_path("s3://chess")
         bucket.fs.mkdir("chess")
         yield bucket
 
@@ -142,7 +142,7 @@ def test_a_wrong_secret_and_missing_objects_are_reported_in_one_line(
     with pytest.raises(FetchError, match="does not exist"):
         ingest(["s3://chess/nothing.pgn"], tmp_path / "out", CONFIG, workers=1)
     with pytest.raises(IngestError, match="s3://nobucket/x"):
-        ingest([str(dump)], place("s3://nobucket/x"), CONFIG, workers=1)
+        ingest([str(dump)], parse_path("s3://nobucket/x"), CONFIG, workers=1)
 
 
 def test_a_large_file_goes_in_parts_and_a_killed_one_is_never_seen(store: Any) -> None:
@@ -184,7 +184,7 @@ def test_a_killed_ingest_is_continued_to_the_same_objects(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["out"] == "s3://chess/again"
     assert content(store / "again") == made
-    assert files_differ(store / "again") == []
+    assert compare_files(store / "again") == []
     there, here = (Batches([one]).read_rows() for one in (store / "again", dump.parent / "made"))
     for rows, expected in zip(there, here, strict=True):
         assert all((rows[name] == expected[name]).all() for name in expected)

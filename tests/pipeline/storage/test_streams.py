@@ -30,9 +30,9 @@ from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.storage import http, objects
 from pipeline.storage.job_folder import BUILDING, DATASET, JobFolder
-from pipeline.storage.objects import RangeFile, look, open_remote
-from pipeline.storage.stores import Published, place, publish, publish_behind
-from pipeline.validation.verify import files_differ
+from pipeline.storage.objects import RangeFile, fetch_version, open_remote
+from pipeline.storage.stores import Published, parse_path, publish, publish_behind
+from pipeline.validation.verify import compare_files
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
 from tests.waiting import LONG
@@ -60,7 +60,7 @@ def made(dump: Path) -> dict[str, str]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(http, "rest", lambda seconds, stop: None)
+    monkeypatch.setattr(http, "wait_unless_stopped", lambda seconds, stop: None)
     with serving() as running:
         yield running
 
@@ -71,7 +71,7 @@ def rows_of(folder: Path) -> dict[str, str]:
 
 
 def unique_place(name: str) -> Any:
-    return place(f"memory://bucket/{random.randrange(1 << 40)}/{name}")
+    return parse_path(f"memory://bucket/{random.randrange(1 << 40)}/{name}")
 
 
 def test_a_stream_gives_the_rows_of_the_file_through_breaks(
@@ -103,13 +103,15 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
 ) -> None:
     for room in (source, chunks):
         monkeypatch.setattr(room, "BLOCK", 1 << 16)  # or all of the text is read at once
-    monkeypatch.setattr(source, "HEAD", 1 << 12)  # or all of the archive, before the first chunk
-    monkeypatch.setattr(archives, "READ", 1 << 12)
+    monkeypatch.setattr(
+        source, "HEAD_BYTES", 1 << 12
+    )  # or all of the archive, before the first chunk
+    monkeypatch.setattr(archives, "READ_BYTES", 1 << 12)
     data, out = dump.read_bytes(), tmp_path / "out"
     file = server.files["/games.pgn.zst"] = File(data)
     address = f"{server.url}/games.pgn.zst"
     file.faults += [Fault()] * 3 + [Fault(send=len(data) - 1000)] + [Fault(send=0)] * 6
-    with pytest.raises(IngestError, match=r"after 6 tries in a row .*; what was finished is kept"):
+    with pytest.raises(IngestError, match=r"after 6 failed attempts in a row .*; finished work"):
         ingest([address], out, CONFIG, workers=1)
     assert not (out / "manifest.json").exists()
     finished = {path.name: path.stat().st_mtime_ns for path in (out / BUILDING).glob("*.parquet")}
@@ -146,7 +148,7 @@ def test_a_store_holds_what_a_folder_would(
         real(here, path, **more)
 
     monkeypatch.setattr(type(out.fs), "put_file", staticmethod(flaky))
-    with pytest.raises(IngestError, match="connection reset: what was finished is kept"):
+    with pytest.raises(IngestError, match="connection reset: finished work is kept"):
         ingest([str(dump)], out, CONFIG, workers=1)
     manifest = ingest([str(dump)], out, CONFIG, workers=1)
     names = {name.rpartition("/")[2] for name in out.fs.find(out.path)}
@@ -154,7 +156,7 @@ def test_a_store_holds_what_a_folder_would(
     found = {name: datasets.hashlib.sha256((out / name).read_bytes()) for name in made}
     assert {name: digest.hexdigest() for name, digest in found.items()} == made
     assert manifest == read_manifest(out) == read_manifest(dump.parent / "made")
-    assert files_differ(out) == []
+    assert compare_files(out) == []
     assert ingest([str(dump)], out, CONFIG, workers=1) == manifest
     there, here = (Batches([one], "test").read_rows() for one in (out, dump.parent / "made"))
     for rows, expected in zip(there, here, strict=True):
@@ -171,7 +173,7 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
             asked.append(out.fs.cat_file(f"{out.path}/job.json"))
             out.fs.rm_file(f"{out.path}/job.json")
             chunk = next(read_chunks([Source(str(dump))], CONFIG.chunk_mib << 20))
-            with pytest.raises(DatasetError, match="is written by another ingest with other"):
+            with pytest.raises(DatasetError, match="is being written by another ingest"):
                 encode_chunk(ChunkTask(chunk, str(out), replace(CONFIG, min_elo=1000)))
         return False
 
@@ -247,7 +249,7 @@ def test_objects_are_read_in_order_and_in_ranges(
         file = open_remote(name)
         assert b"".join(iter(lambda f=file: f.read(chance.randrange(1, 3000)), b"")) == data
         file.close()
-        ranges = RangeFile(name, look(name))
+        ranges = RangeFile(name, fetch_version(name))
         for _ in range(20):
             at, count = chance.randrange(len(data)), chance.randrange(3000)
             assert ranges.seek(at) == ranges.tell() == at
@@ -261,11 +263,11 @@ def test_objects_are_read_in_order_and_in_ranges(
     with pytest.raises(FetchError, match="is a prefix and not an object"):
         open_remote(str(folder))
     server.files["/a"].etag = ""
-    with pytest.raises(FetchError, match="parts cannot be read"):
-        RangeFile(f"{server.url}/a", look(f"{server.url}/a"))
+    with pytest.raises(FetchError, match="cannot be read in parts"):
+        RangeFile(f"{server.url}/a", fetch_version(f"{server.url}/a"))
 
 
 @pytest.mark.parametrize("name", ["nosuch://x", "ftp://x", "local://x", "://x", "https://a/b"])
 def test_places_that_are_none_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="is not a store that keeps files"):
-        place(name)
+    with pytest.raises(ConfigError, match="is not a supported store"):
+        parse_path(name)

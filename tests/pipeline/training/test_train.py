@@ -15,7 +15,7 @@ import zstandard
 
 import pipeline.training.train
 from engine.evaluation.evaluator import uniform
-from engine.jit_cache import VARIABLE, are_compiled
+from engine.jit_cache import NUMBA_VARIABLE, are_compiled
 from engine.player.player import warm_up
 from engine.progress import Tick, silent
 from model.checkpoint import load
@@ -46,7 +46,7 @@ STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 def hashing_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have only the training ask whether to stop; hashing asks when it takes longer than half a
     second."""
-    monkeypatch.setattr("pipeline.dataset.files.verify_files.PATIENCE", float("inf"))
+    monkeypatch.setattr("pipeline.dataset.files.verify_files.UNSTOPPABLE_SECONDS", float("inf"))
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_signal_inside_of_a_step_saves_after_it(positions: Path, tmp_path: Pat
 
 def compile_anew(tmp_path: Path, *words: object) -> str:
     """Run a command with an empty or own cache of kernels, and return what it prints as errors."""
-    variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
+    variables = os.environ | {NUMBA_VARIABLE: str(tmp_path / "kernels")}
     command = [sys.executable, "-m", "pipeline", *map(str, words)]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False

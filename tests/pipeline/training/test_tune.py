@@ -271,9 +271,9 @@ def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_i
     assert part["step"] == 7
     assert sum(use["drawn"] for use in part["uses"]) == 7 * 16
     others: list[tuple[dict[str, Any], str]] = [
-        ({"start": made / "other"}, "the data are others"),
-        ({"human_share": 0.25}, "the data are others"),
-        ({"selfplay": ("one",)}, "the data are others"),
+        ({"start": made / "other"}, "the data differ"),
+        ({"human_share": 0.25}, "the data differ"),
+        ({"selfplay": ("one",)}, "the data differ"),
         ({"config": replace(CONFIG, ema=0.2)}, "ema was 0.5, is 0.2"),
     ]
     for options, message in others:

@@ -16,7 +16,7 @@ from pipeline.cli.main import main
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import join
-from pipeline.dumps.paths import dumps_of
+from pipeline.dumps.paths import find_dumps
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -88,7 +88,7 @@ def test_a_flipped_bit_a_lost_and_a_strange_file_are_named(copied: Path) -> None
     shutil.copy(directory / "val-00000-0.parquet", directory / "val-00099-0.parquet")
     assert sorted(look(copied)["files"]) == [
         "test-00000-0.parquet: missing",
-        "train-00001-0.parquet: differs from its hash",
+        "train-00001-0.parquet: does not match its hash",
         "val-00099-0.parquet: not in the manifest",
     ]
 
@@ -100,7 +100,7 @@ def test_a_manifest_that_names_another_form_of_planes_is_found(copied: Path) -> 
     (directory / "manifest.json").write_text(json.dumps(manifest | {"planes": "compact"}))
     shards = [entry["name"] for entry in manifest["files"] if entry["split"] is not None]
     assert look(copied)["files"] == [
-        f"{name}: its planes are of the form all, and the manifest says compact" for name in shards
+        f"{name}: its planes are of the form all, but the manifest says compact" for name in shards
     ]
 
 
@@ -139,7 +139,7 @@ def test_a_training_set_is_verified_with_its_datasets(copied: Path) -> None:
     rewrite(copied, "test-00000-0.parquet", hostile.column("label", 4000, 0))
     assert datasets_in(copied / "set")[1] == ["games: its manifest has changed since it was joined"]
     directory.rename(copied / "elsewhere")
-    assert datasets_in(copied / "set") == ([], ["games: is not there"])
+    assert datasets_in(copied / "set") == ([], ["games: is missing"])
 
 
 def test_a_shorter_dump_is_noticed(copied: Path) -> None:
@@ -194,4 +194,4 @@ def test_datasets_of_the_same_name_and_one_below_the_root_are_verified(
         shutil.copytree(original / "positions" / "games", tmp_path / folder / "same")
     command = Verify(datasets=(tmp_path / "a" / "same", tmp_path / "b" / "same"), sample=0)
     assert len(command.run()["datasets"]) == 2
-    assert dumps_of(Path("/positions"), {"sources": [{"name": "not-there.pgn"}]}) is None
+    assert find_dumps(Path("/positions"), {"sources": [{"name": "not-there.pgn"}]}) is None

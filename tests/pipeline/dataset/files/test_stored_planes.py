@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.board.movegen import TYPES, legal_planes
+from engine.board.movegen import MOVE_TYPES, legal_planes
 from engine.board.position import WORDS, from_board, to_fen
 from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVES
@@ -114,7 +114,7 @@ def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int)
     [
         (column("piece_bit_3", 2**64 - 1), "has a piece code that does not exist"),
         (column("piece_bit_2", 0), "each side must have one king"),
-        (column("label", 4095), "no legal move"),
+        (column("label", 4095), "is not a legal move"),
         (column("castling", 16), "castling is 16"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_label_beyond_the_policy_is_illegal_whatever_lies_in_memory_behind_the
         "ep_file": np.array([255], np.uint8),
     }
     packed = np.repeat(pack(planes_of(board)[None], columns), 2, axis=0)
-    for label in (64 * TYPES, 64 * TYPES + 63):
+    for label in (64 * MOVE_TYPES, 64 * MOVE_TYPES + 63):
         out = np.full((2, PLANES), 2**64 - 1, dtype=np.uint64)
         labels = np.array([label, label], dtype=np.uint16)
         found = unpack_positions(packed, labels, np.zeros(WORDS, dtype=np.uint64), out)

@@ -11,7 +11,7 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files import verify_files
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import DatasetError, Stopped
-from pipeline.validation.verify import files_differ
+from pipeline.validation.verify import compare_files
 from tests.pipeline import datasets
 from tests.pipeline.months import month
 
@@ -32,7 +32,7 @@ class Looks:
             return real(path, *rest)
 
         patch.setattr(verify_files, "file_hash", counted)
-        patch.setattr(verify_files, "SETTLED", -1.0)  # not to wait two seconds
+        patch.setattr(verify_files, "MIN_AGE_SECONDS", -1.0)  # not to wait two seconds
 
     def again(self, **options: Any) -> int:
         self.hashed.clear()
@@ -56,7 +56,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def looks(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
     """Copy a dataset, as if another machine had written it."""
-    monkeypatch.setenv(verify_files.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(verify_files.CACHE_VARIABLE, str(tmp_path / "cache"))
     return Looks(shutil.copytree(written, tmp_path / "copy"), monkeypatch)
 
 
@@ -84,7 +84,9 @@ def test_a_change_that_hides_its_time_and_size_is_noticed(
         looks.folder = month(tmp_path, "2014.05", list(range(6)))
     assert looks.again() == (0 if here else looks.files)
     looks.flip_a_bit()
-    with pytest.raises(DatasetError, match=rf"{SHARD} cannot be read.*its hash differs"):
+    with pytest.raises(
+        DatasetError, match=rf"{SHARD} does not match the manifest.*its hash differs"
+    ):
         looks.again()
     looks.flip_a_bit()
     assert looks.again() == len(read_manifest(looks.folder)["files"])
@@ -97,27 +99,27 @@ def test_without_a_cache_files_are_hashed_each_time(
         raise RuntimeError("Could not determine home directory.")
 
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(verify_files.CACHE, str(tmp_path / "file"))
+    monkeypatch.setenv(verify_files.CACHE_VARIABLE, str(tmp_path / "file"))
     assert looks.again() == looks.again() == looks.files
-    monkeypatch.delenv(verify_files.CACHE)
+    monkeypatch.delenv(verify_files.CACHE_VARIABLE)
     monkeypatch.setattr(Path, "expanduser", nowhere)
     assert looks.again() == looks.again() == looks.files
 
 
 def test_a_fresh_file_is_not_marked_and_verify_ignores_marks(looks: Looks) -> None:
-    looks.patch.setattr(verify_files, "SETTLED", 3600.0)
+    looks.patch.setattr(verify_files, "MIN_AGE_SECONDS", 3600.0)
     assert looks.again() == looks.again() == looks.files
     looks.flip_a_bit()
     verify_files.remember_files(looks.folder, read_manifest(looks.folder))
     assert looks.again() == 0
-    assert files_differ(looks.folder) == [f"{SHARD}: differs from its hash"]
+    assert compare_files(looks.folder) == [f"{SHARD}: does not match its hash"]
 
 
 def test_hashing_is_shown_and_stopped(looks: Looks) -> None:
     told: list[int] = []
     looks.again(progress=lambda tick: told.append(tick.done))
     assert told[-1] == sum(entry["bytes"] for entry in read_manifest(looks.folder)["files"])
-    looks.patch.setenv(verify_files.CACHE, str(looks.folder.parent / "other"))
-    looks.patch.setattr(verify_files, "PATIENCE", -1.0)
+    looks.patch.setenv(verify_files.CACHE_VARIABLE, str(looks.folder.parent / "other"))
+    looks.patch.setattr(verify_files, "UNSTOPPABLE_SECONDS", -1.0)
     with pytest.raises(Stopped):
         looks.again(stop=lambda: True)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pipeline.dumps.fetch import STEM
+from pipeline.dumps.fetch import MONTH_PREFIX
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.job_folder import BUILDING
@@ -23,7 +23,7 @@ from tests.pipeline.defs.served.server import Server, serving, wait
 from tests.pipeline.loopback import serving as publishing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-MONTH = f"{STEM}2013-02"
+MONTH = f"{MONTH_PREFIX}2013-02"
 LONG = {"name": "long", "minutes": 30.0, "more": {"batch_size": 32, "threads": 1}}
 SPLITS = {"test_share": 0.2, "val_share": 0.2}
 

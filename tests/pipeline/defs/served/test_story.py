@@ -54,7 +54,7 @@ def tell_story(page: "Page", server: Server, games: Path, keep: Callable[[str], 
     server.terminate(stopped)
     server.ended(stopped, "CANCELED", 60)
     page.goto(server.url, wait_until="domcontentloaded")
-    page.locator("text=/stopped: what was finished is kept/ >> visible=true").first.wait_for()
+    page.locator("text=/stopped: finished work is kept/ >> visible=true").first.wait_for()
     keep("stopped.png")
     events = server.ask(FAILURES, id=stopped)["logsForRun"]["events"]
     errors = [event["error"] for event in events if event.get("error")]
