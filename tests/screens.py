@@ -20,9 +20,14 @@ from tests.pictures import chromium, command
 SCREENS = REPOSITORY / "build" / "screens"
 """Ignored by git; datasets and networks of the pages are kept beside the pictures."""
 SIZES = ((1440, 900), (390, 844))
-CUT = """width => [document.documentElement, ...document.querySelectorAll(".scroll")]
+CUT = """width => {
+    const folded = [...document.querySelectorAll("details:not([open])")]
+    folded.forEach(it => it.open = true)
+    const cut = [document.documentElement, ...document.querySelectorAll(".scroll")]
     .filter(it => it.scrollWidth > it.clientWidth && (width > 400 || it.className != "scroll"))
-    .map(it => it.innerText.slice(0, 80))"""
+    .map(it => it.innerText.slice(0, 80))
+    folded.forEach(it => it.open = false)
+    return cut }"""
 """Lists what is wider than its place: on a phone, tables may scroll, the page may not."""
 SCHEMES = ("light", "dark")
 
