@@ -382,7 +382,7 @@ def _group_openings(games: Sequence[OwnGame]) -> Iterator[Row]:
     for one in games:
         if one.score is not None and one.expected is not None:
             groups[one.opening, chess.COLOR_NAMES[one.color]].append(one)
-    rows = []
+    rows: list[Row] = []
     for (opening, side), played in groups.items():
         gains = np.array([(one.score or 0.0) - (one.expected or 0.0) for one in played])
         if len(gains) >= MIN_OPENING_GAMES:

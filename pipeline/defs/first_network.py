@@ -26,7 +26,7 @@ from model.settings import settings
 from pipeline.cli.endings import describe_first_run
 from pipeline.defs import assets, checks, child
 from pipeline.defs.launchpad.forms import make_form, read_form
-from pipeline.defs.launchpad.options import CheckpointOptions, TrainingSetOptions
+from pipeline.defs.launchpad.options import CheckpointOptions, PositionsOptions, TrainingSetOptions
 from pipeline.defs.resources import SAMPLE_KEY, Datasets, key_of, load
 from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
 from pipeline.dumps.fetch import MONTH_PREFIX, fetch, month_of
@@ -153,11 +153,11 @@ def get_games(context: dg.OpExecutionContext, config: Config, datasets: Datasets
 def make_positions(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
     """Turn the games into positions, and verify them."""
     key = find_partition(read_form(config).games)
-    options = make_form(assets.PositionsOptions)()
+    options = make_form(PositionsOptions)()
     yield from materialize(context, assets.positions, key, datasets, options)
     for check in checks.verify(datasets, key):
         yield checks.to_evaluation(check, assets.positions.key, key)
-    joined = make_form(TrainingSetOptions)(positions=[key])
+    joined = make_form(TrainingSetOptions).model_validate({"positions": [key]})
     yield from materialize(context, assets.training_set, key, datasets, joined)
     yield dg.Output(None)
 
@@ -165,9 +165,10 @@ def make_positions(context: dg.OpExecutionContext, config: Config, datasets: Dat
 @dg.op(pool="accelerator", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
 def train_network(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
     """Train the network, and check that it loads."""
-    form = read_form(config)
+    form: FirstNetworkOptions = read_form(config)
     start = "embedded" if form.start_from_embedded else "scratch"
-    options = make_form(CheckpointOptions)(minutes=form.minutes, start=start)
+    fields = {"minutes": form.minutes, "start": start}
+    options = make_form(CheckpointOptions).model_validate(fields)
     yield from materialize(context, assets.checkpoint, "", datasets, options)
     check = checks.probe_checkpoint(context.instance, context.run)
     yield checks.to_evaluation(check, assets.checkpoint.key)
@@ -189,7 +190,8 @@ def configure(config: Config) -> dg.RunConfig:  # type: ignore[valid-type]
     """Give the form to every op."""
     steps = (get_games, make_positions, train_network, measure_network)
     quiet = {"console": {"config": {"log_level": "CRITICAL"}}}
-    ops = {step.name: {"config": config.model_dump()} for step in steps}
+    fields = config.model_dump()  # type: ignore[attr-defined]
+    ops = {step.name: {"config": fields} for step in steps}
     return dg.RunConfig(ops=ops, loggers=quiet)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterUserCodeProcessError
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from engine.errors import UserError
 from engine.progress import Progress, Tick
@@ -43,7 +43,7 @@ class StoppedError(DagsterUserCodeProcessError):
     def __init__(self) -> None:
         words = "stopped: finished work is kept; re-execute the run to continue"
         shown = SerializableErrorInfo(message=words, stack=[], cls_name=None)
-        super().__init__(words, user_code_process_error_infos=[shown])
+        super().__init__(words, user_code_process_error_infos=[shown])  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def read_form(config: Form[T]) -> T:
 @functools.cache
 def make_form(cls: type[Any]) -> "type[Form[Any]]":
     """Generate the `dg.Config` class of a dataclass."""
-    known = list_settings(cls)
+    known = list_settings(cls)  # type: ignore[arg-type]
     hints = get_type_hints(cls, include_extras=True)
     keys = {name: find_key(name, known, cls.__name__) for name in cls.form}
     fields = {name: _make_field(known[key], hints.get(name)) for name, key in keys.items()}
@@ -117,7 +117,7 @@ def build_options(
 
     In `values`, 0 and "" unset an optional setting. Raises UserError for invalid values.
     """
-    known = list_settings(cls)
+    known = list_settings(cls)  # type: ignore[arg-type]
     given = dict[str, Given]()
     for name, value in values.items():
         key = find_key(name, known, "form")
@@ -142,9 +142,10 @@ def _make_field(setting: Setting, hint: Any) -> tuple[Any, Any]:
 
     `Annotated[str, function]` becomes a Literal of the words that the function returns.
     """
-    kind, default, text = setting.kind, setting.default, setting.text
+    kind, text = setting.kind, setting.text
+    default: Any = setting.default
     if words := next(filter(callable, getattr(hint, "__metadata__", ())), None):
-        kind = Literal[tuple(words())]
+        kind = Literal[tuple(words())]  # type: ignore[arg-type]
     elif setting.is_list:
         kind, default = list[setting.item], list(default)  # type: ignore[name-defined]
     elif setting.optional:
@@ -161,7 +162,7 @@ def describe_settings(forms: Mapping[str, type[Any]]) -> str:
     parts = [PAGE_BEGIN]
     for title, cls in forms.items():
         parts.append(f'<h2 id="{cls.__name__}">{html.escape(title)}</h2><table>')
-        for key, setting in list_settings(cls).items():
+        for key, setting in list_settings(cls).items():  # type: ignore[arg-type]
             cells = (key, setting.shown_default.strip("[]"), setting.text)
             row = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
             parts.append(f"<tr>{row}</tr>")
