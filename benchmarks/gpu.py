@@ -112,7 +112,7 @@ def run_tests(device: torch.device) -> str:
 
 
 def training_rate(config: TrainConfig, name: str, batches: list[Batch]) -> str:
-    """Train on prepared batches, and return the speed, the time of capturing and the memory."""
+    """Train on prepared batches; return the speed, the slowest first step and the peak memory."""
     run = new_run(config, preset(name))
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)

@@ -202,7 +202,7 @@ def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, 
 def _hold_card(directory: Path, weights_sha256: str, work: str) -> Iterator[dict[str, Any]]:
     """Hold a checkpoint's lock and yield its card.
 
-    Raises CheckpointError if the card lists other weights.
+    Raises CheckpointError if the weights have changed since `weights_sha256` was computed.
     """
     with lock_directory(directory):
         card = read_card(directory)

@@ -19,7 +19,7 @@ from engine.encoding.planes import PIECE_PLANES
 
 _HOME = ((0, 60, 63, 1), (0, 60, 56, 2), (1, 4, 7, 4), (1, 4, 0, 8))
 """(own or opponent's, king's bit, rook's bit, the right's bit in `castling`)."""
-_THIRD_FROM_TOP = np.uint64(0x0000_0000_00FF_0000)
+_SIXTH_RANK = np.uint64(0x0000_0000_00FF_0000)
 _NE, _NW = MOVE_PLANES + 1, MOVE_PLANES + 7
 NO_EP_FILE = 255
 """`ep_file` of a position without an en-passant square."""
@@ -42,7 +42,7 @@ def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     reached_B = (planes_BP[:, _NE] & pawns_B) >> np.uint64(7) | (
         planes_BP[:, _NW] & pawns_B
     ) >> np.uint64(9)
-    taken_B = reached_B & ~opponent_B & _THIRD_FROM_TOP  # a diagonal pawn move to an empty square
+    taken_B = reached_B & ~opponent_B & _SIXTH_RANK  # a diagonal pawn move to an empty square
     row_B = (taken_B >> np.uint64(16)).astype(np.uint8)
     files_B = np.log2(np.maximum(row_B, 1)).astype(np.uint8)
     return np.where(row_B != 0, files_B, np.uint8(NO_EP_FILE))

@@ -338,7 +338,7 @@ class Player:
         return play
 
     def _look(self, search: Search, request: Request, before: int, temperature: float) -> Play:
-        """Return a search's current result, with the move that it would play first."""
+        """Return a search's current result; the move chosen at `temperature` is listed first."""
         slots_N = np.array([request.slot], dtype=np.int64)
         labels_N, promotions_N = search.choose(slots_N, temperature=temperature)
         chosen = int(labels_N[0]), int(promotions_N[0])

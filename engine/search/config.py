@@ -58,8 +58,8 @@ class SearchConfig:
     value_scale: float = 0.1
     """Weight of completed Q-values relative to the logits (gumbel; as in mctx)."""
     rescale_values: bool = True
-    """Rescale each node's Q-values to 0..1, as mctx does (gumbel). Otherwise, moves of equal value
-    leave the policy unchanged."""
+    """Rescale each node's Q-values to 0..1, as mctx does (gumbel). Otherwise, small differences in
+    value hardly change the policy."""
     widening_factor: float = 0.0
     """Progressive widening: search only the widening_factor * sqrt(visits) moves with the highest
     priors; 0 searches all (puct)."""

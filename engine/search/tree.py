@@ -92,7 +92,7 @@ class Forest(NamedTuple):
     roots: NDArray[np.uint64]  # [G, W] the roots' positions
     history: NDArray[np.uint64]  # [G, H] keys of earlier positions that can recur
     rng: NDArray[np.uint64]  # [G, 1] the slot's random stream
-    # [G, S] Sequential Halving: visit count to select among, for each simulation
+    # [G, S] Sequential Halving: simulation S selects among moves with this visit count
     schedule: NDArray[np.int32]
 
 

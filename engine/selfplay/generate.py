@@ -81,7 +81,9 @@ class SelfPlayConfig:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise SelfPlayError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if self.width < 1 or self.most_plies < 1:
-            raise SelfPlayError("width and most_plies must be at least 1")
+            raise SelfPlayError(
+                f"width and most_plies must be at least 1, got {self.width} and {self.most_plies}"
+            )
         if not 0.0 <= self.resign < 1.0:
             raise SelfPlayError(f"resign must be 0 or more and below 1, not {self.resign}")
 

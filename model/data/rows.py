@@ -67,9 +67,9 @@ def load_rows(
 ) -> dict[str, Tensor]:
     """Return a batch's network inputs on the device.
 
-    Attack planes and move features are computed here; with `padded`, legal moves are padded.
-    Raises PlanesError for planes that do not describe a position, and MissingColumnError if the
-    batch lacks a column that the preset reads.
+    Attack planes and move features are computed here. With `padded`, the number of legal moves is
+    rounded up to a multiple of PADDED_MOVES per row. Raises PlanesError for planes that do not
+    describe a position, and MissingColumnError if the batch lacks a column that the preset reads.
     """
     names = input_columns(preset)
     require_columns(names, batch, f"the preset {preset.name!r}")

@@ -123,9 +123,11 @@ class OnnxEvaluator:
     def _on_one_thread(self, rows: Rows) -> Any:
         try:
             logits_BL, wdl_B3 = self.session.run(None, self.inputs(rows))
-        # ValueError: the graph has other inputs or outputs than an export
+        # ValueError: the graph's inputs or outputs are not those of an exported network
         except (*self._refusals, ValueError) as error:
-            raise OnnxError(f"{self._path} cannot be run: {safe_text(str(error), 200)}") from error
+            raise OnnxError(
+                f"{self._path} cannot be run ({safe_text(str(error), 200)}): export it again"
+            ) from error
         return logits_BL, wdl_B3
 
 

@@ -93,7 +93,7 @@ class Graphs:
         if self.stream is None:
             return _Captured(mine, (), None)
         graph = torch.cuda.CUDAGraph()
-        # other threads copy batches meanwhile, which the default mode would take for an error
+        # other threads copy batches during capture, which the default mode treats as an error
         capture = torch.cuda.graph(
             graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
         )

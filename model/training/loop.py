@@ -47,7 +47,7 @@ POLL_SECONDS = 0.5
 """Seconds between two polls of `stop` in a validation; before each step it is polled anyway."""
 REPORT_STEPS = 50
 """Maximum number of steps averaged in one line of metrics.jsonl."""
-REPORT_LINES = 20
+MIN_METRICS_LINES = 20
 """Minimum number of metrics lines in a run of at least that many steps, so short runs get a
 curve."""
 VALIDATION_POSITIONS = 16384
@@ -253,7 +253,7 @@ class Loop:
         run.seconds = now - self.began
         step, _, seconds = self.mark
         since = self._fraction() - fraction_done(config, self.steps, step, seconds)
-        if run.step - step >= REPORT_STEPS or since >= 1 / REPORT_LINES - 1e-9:
+        if run.step - step >= REPORT_STEPS or since >= 1 / MIN_METRICS_LINES - 1e-9:
             self._report(learning_rate(config, fraction))
         if now - self.ticked >= TICK_SECONDS:
             self._tick()
@@ -337,7 +337,7 @@ class Loop:
             if run.config.patience:
                 raise TrainConfigError(
                     "patience needs validations, but none of the validation positions has a "
-                    "known move"
+                    "known move: set patience to 0"
                 )
             self.validation = None
             return True

@@ -185,7 +185,7 @@ class Batches:
         """
         require_divisible(batch_size, rank, world)
         if not columns:
-            raise ConfigError("name at least one column of the batches")
+            raise ConfigError("columns is empty: name at least one column to read")
         if unknown := [name for name in columns if name not in (*COLUMNS, *OPTIONAL)]:
             known = ", ".join((*COLUMNS, *OPTIONAL))
             raise ConfigError(f"unknown column {unknown[0]!r}: choose from {known}")

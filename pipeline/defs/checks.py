@@ -211,7 +211,10 @@ def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
 
 
 def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
-    """Return the check result for a match against the supervised checkpoint; None fails."""
+    """Return the check result for a match against the supervised checkpoint.
+
+    The check fails if `row` is None.
+    """
     if row is None:
         return _result(BEATS_SUPERVISED, False, NOTHING_PROMOTED)
     message = f"Elo {format_elo(row)} in {row['games']} games"

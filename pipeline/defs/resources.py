@@ -91,7 +91,10 @@ class Datasets(dg.ConfigurableResource[None]):
                 f"materialize them again, or wipe their materializations"
             )
         if missing:
-            raise UserError(f"there are no positions called {', '.join(missing)} in {folder}")
+            raise UserError(
+                f"there are no positions called {', '.join(missing)} in {folder}: "
+                "materialize them, or correct the names"
+            )
         if names:
             return [folder / name for name in sorted(set(names))]
         complete = {path.parent for path in folder.glob(f"*/{MANIFEST}")}

@@ -174,8 +174,8 @@ def find_folder(
         if name not in chosen[0]:
             folder = chosen[0]["path"].value
             raise UserError(
-                f"{folder} was made on the command line, which does not record its {name}: "
-                "materialize it"
+                f"{folder} was made on the command line, so its materialization has no metadata "
+                f"{name!r}: materialize it in Dagster"
             )
         return Path(str(chosen[0][name].value))
     asset = key.to_user_string()

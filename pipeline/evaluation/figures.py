@@ -237,7 +237,7 @@ def _describe_measurement(report: dict[str, Any]) -> str:
 
 
 def capitalize(name: str) -> str:
-    """Return a network's name as the first words of a sentence; folder names do not change."""
+    """Return a network's name for the start of a sentence: a leading "the" is capitalized."""
     return name[:1].upper() + name[1:] if name.startswith("the ") else name
 
 

@@ -235,7 +235,7 @@ def _dataset_seen_in_training(card: dict[str, Any], measured: Dataset, split: st
     """Return `_seen_in_training` for one member dataset."""
     trained = list_datasets(card["data"])
     same = [one for one in trained if one.get("manifest_sha256") == measured.identity]
-    if same and split == LATEST:  # seen unless every training held out the same games
+    if same and split == LATEST:  # seen, unless every training run held out the same games
         return "no" if {one.get("held_out") for one in same} == {measured.held_out} else "yes"
     if same:
         # the last fit of an imitation trains on the rows of all splits

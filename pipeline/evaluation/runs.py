@@ -8,7 +8,6 @@ from typing import Any
 
 from engine.json_files import parse_json
 from model.card import CARD_FILE
-from model.training.metrics_log import read_metrics
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.render import publish_bytes, render, safe
@@ -57,6 +56,9 @@ def write_runs(runs: Sequence[Run], page: Path) -> None:
 
     Raises ConfigError.
     """
+    # imported here because it imports torch, which Dagster's code server does not load
+    from model.training.metrics_log import read_metrics
+
     if page.suffix != ".html":
         raise ConfigError(f"{page}: the name of a page must end in .html")
     require_folder(page.parent)

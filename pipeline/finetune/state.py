@@ -273,7 +273,7 @@ def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Return the generations as a Markdown table, followed by the reason of each verdict."""
+    """Return the generations as a Markdown table, followed by the reason for each verdict."""
     cells = []
     for row in rows:
         elo = [format_elo(row, name) for name in ("seed_", "control_")]

@@ -189,10 +189,10 @@ def _measure_networks(
     progress: Progress,
     stop: Stop,
 ) -> dict[str, Any]:
-    """Measure networks on the person's newest games; they must include `base` and `imitation`.
+    """Measure `networks`, including `base` and `imitation`, on the person's newest games.
 
     Returns `networks` (a result of `measure.compare` for each), `openings`, `boards`, and `book`:
-    what the book of the games before would add to the imitation's first choices.
+    what a book made from the earlier games would add to the imitation's first choices.
     """
     from model.inference.evaluator import evaluator
 

@@ -195,7 +195,7 @@ def _write_row(
     rows.ply[row] = ply
 
 
-@njit(**BORROWING, forceinline=True)  # once per comment, as `next_token` is per token
+@njit(**BORROWING, forceinline=True)  # inlined: it runs for every comment
 def _read_comment(
     text: Any, at: Any, end: Any, position: Any, rows: Any, first: Any, ply: Any
 ) -> Any:

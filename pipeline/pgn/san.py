@@ -146,7 +146,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _score(text: Any, at: Any, end: Any) -> Any:
+def _read_points(text: Any, at: Any, end: Any) -> Any:
     """Read `1`, `0`, `1/2` or `0.5` at `at`; return (points * 2, length), (-9, 0) if none."""
     if at < end and (text[at] == 48 or text[at] == 49):
         if at + 3 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50:
@@ -165,12 +165,12 @@ def read_result(text: Any, at: Any, end: Any) -> Any:
     Also accepts `1:0`, `1/2` and `0.5-0.5`. `0-0` is castling. Returns (UNKNOWN_RESULT, 0) for
     anything else.
     """
-    points, length = _score(text, at, end)
+    points, length = _read_points(text, at, end)
     if length == 0:
         return UNKNOWN_RESULT, 0
     after = at + length
     if after < end and (text[after] == 45 or text[after] == 58):  # - :
-        others, more = _score(text, after + 1, end)
+        others, more = _read_points(text, after + 1, end)
         after += 1 + more
         if points + others != 2:
             return UNKNOWN_RESULT, 0

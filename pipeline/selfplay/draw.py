@@ -115,7 +115,8 @@ def draw_positions(
         named = ", ".join(map(str, datasets))
         if not len(chosen):
             raise ExploreError(
-                f"no position to search in the train split of {named} from half-move {FIRST_PLY} on"
+                f"no position to search in the train split of {named} from half-move {FIRST_PLY} "
+                "on: add a dataset with longer games"
             )
         there = (
             f"count is {config.count:,}, but the train split of {named} has only {len(chosen):,} "

@@ -64,7 +64,7 @@ class RemoteVersion:
 
 
 class _BrokenError(Exception):
-    """A failed request to retry, after `wait` seconds if the server sent them."""
+    """A failed request that may be retried, after `wait` seconds if the server set a delay."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)

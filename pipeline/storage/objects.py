@@ -117,7 +117,10 @@ class ObjectFile:
 
     def _require_version(self) -> None:
         if self.version.differs(_version_of(self.name)):
-            raise SourceChangedError(f"{redact_url(self.name)} was replaced by another version")
+            raise SourceChangedError(
+                f"{redact_url(self.name)} was replaced by another version while it was read: "
+                "run the command again"
+            )
 
     def close(self) -> None:
         """Close the object."""

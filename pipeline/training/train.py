@@ -120,7 +120,7 @@ def train_on(
     player: dict[str, Any] | None = None,
     shares: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Train a preset on datasets, resume a stopped run, and return the checkpoint's card.
+    """Train a preset on datasets, or resume a stopped run; return the checkpoint's card.
 
     `positions` are datasets or training sets. `shares` sets the share of each in a batch; by
     default, shares are in proportion to rows. A new run starts from the weights of the checkpoint

@@ -12,5 +12,5 @@ def quick_runs(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(
             "model.training.loop.REPORT_STEPS", getattr(request.module, "REPORT_STEPS", 50)
         )
-        patch.setattr("model.training.loop.REPORT_LINES", 0.5)  # never by that
+        patch.setattr("model.training.loop.MIN_METRICS_LINES", 0.5)  # never by that
         yield

@@ -85,8 +85,8 @@ class Export(Common):
     """Dataset whose test positions are used to compare; by default positions of random games."""
     int8: bool = False
     """Quantize convolutions and attention to 8-bit integers, about twice as fast on a CPU. Expected
-    scores change by one or two percentage points. With --positions, its train positions calibrate
-    the activations."""
+    scores change by one or two percentage points. With --positions, activations are calibrated on
+    the train positions of that dataset."""
     web: bool = False
     """Write one HTML page that plays the policy at a rating, without a search; --out is by default
     play.html in the checkpoint's directory."""
@@ -191,7 +191,7 @@ class Calibrate(Common):
 
 
 def _require_name(out: Path, suffix: str, what: str) -> None:
-    """Raise ConfigError unless `out` has the suffix and its folder has no other kind of output."""
+    """Raise ConfigError if `out` lacks the suffix or lies in the output of another command."""
     if out.suffix != suffix:
         raise ConfigError(f"{out}: the name of {what} must end in {suffix}")
     for kind in KINDS:

@@ -79,7 +79,7 @@ def _ingest_and_read() -> None:
             ingest([str(dump)], folder / kind, config, workers=1)
         planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
     legal_move_features(planes), attack_planes(planes)
-    board_of(planes[0], castling=0, ep_file=255, ply=0)  # as reports draw it
+    board_of(planes[0], castling=0, ep_file=255, ply=0)  # reports draw boards with it
 
 
 def _play() -> None:

@@ -151,12 +151,12 @@ MOVE_COLUMNS = dict(zip(_MOVE_NAMES, (8, 8, 8, 8, 24, 8), strict=True))
 """Columns of planes 13..76, by the distance of the move, with their numbers of planes."""
 BOARD_COLUMNS = tuple(f"piece_bit_{bit}" for bit in range(CODE_BITS))
 BLACK = "black_to_move"
-_REPEATING = ("own_king", "opponent_king", "turn", *_MOVE_NAMES[2:])
+_REPETITIVE_COLUMNS = ("own_king", "opponent_king", "turn", *_MOVE_NAMES[2:])
 
 
 def _plane_column(name: str, kind: pa.DataType, encoding: str = "BYTE_STREAM_SPLIT") -> Column:
     """Return a column of planes; it is dictionary-encoded where values repeat."""
-    encoding = "dictionary" if name in _REPEATING else encoding
+    encoding = "dictionary" if name in _REPETITIVE_COLUMNS else encoding
     return Column(name, kind, codec="zstd", encoding=encoding)
 
 

@@ -112,7 +112,7 @@ def _mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path |
 
 
 def _set(mark: Path | None) -> None:
-    """Create a mark if its folder is available, and delete old marks."""
+    """Create a verification mark, and delete expired ones; OSErrors are ignored."""
     if mark is None:
         return
     with suppress(OSError):

@@ -148,12 +148,12 @@ def _games(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
     columns |= {name: places[name] for name in (*KAGGLE, moves) if name in places}
 
     def write(place: str, row: Row) -> str:
-        return _write_game(place, row, row[moves])
+        return _format_game(place, row, row[moves])
 
     return Table("games", columns, write)
 
 
-def _write_game(place: str, row: Row, moves: str) -> str:
+def _format_game(place: str, row: Row, moves: str) -> str:
     """Convert a row of a table of games to PGN; tags before the moves replace missing columns."""
     inside, movetext = _split_tags(moves) if len(moves) <= MAX_MOVETEXT_BYTES else ({}, "")
     known = {name: row[name] for name in LICHESS_TAGS if row.get(name)}

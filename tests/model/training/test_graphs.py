@@ -69,7 +69,8 @@ def test_a_step_of_fixed_shapes_is_the_plain_step(
     one.graphs = capture_steps(one)
     rows = playout_rows(16 * 8, seed=2)
     for step in range(8):
-        part = {name: column[step::8] for name, column in rows.items()}
+        # the same shapes twice: they are run once before they are captured
+        part = {name: column[step % 4 :: 8] for name, column in rows.items()}
         fraction = step / 8
         found = take_step(one, prepare_parts(one, part), fraction)
         wanted = plain_step(other, part, fraction)

@@ -245,7 +245,7 @@ def test_a_short_run_has_curves_and_its_speed_excludes_compiling(
     monkeypatch.setattr("model.training.loop.take_step", step)
     monkeypatch.setattr("model.training.loop.validate", measure)
     monkeypatch.setattr("model.training.loop.REPORT_STEPS", 50)
-    monkeypatch.setattr("model.training.loop.REPORT_LINES", 20)
+    monkeypatch.setattr("model.training.loop.MIN_METRICS_LINES", 20)
     ticks: list[Tick] = []
     card = run(tmp_path, replace(CONFIG, steps=None, minutes=1.5), progress=ticks.append)
     assert card["seconds"] == pytest.approx(90.0, abs=2)

@@ -95,7 +95,7 @@ def test_graphql_is_executed_by_post_of_json_alone() -> None:
         for path in ("/graphql", "/graphql\n", "//graphql", "/graphql/", "/GraphQL", "/x/graphql"):
             for method in ("GET", "HEAD", "POST"):
                 refusal = find_refusal(request(JSON, method=method, path=path, query=query))
-                assert "address" in refusal, (path, method)
+                assert "in the URL" in refusal, (path, method)
     for types in TYPES:
         headers = [("content-type", kind) for kind in types.split("|") if kind]
         assert "application/json" in find_refusal(post(*headers)), types

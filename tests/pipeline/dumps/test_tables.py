@@ -333,7 +333,7 @@ REFUSED: dict[str, bytes] = {
     "is JSON": b'[\n {"fen": "x", "evals": []}\n]\n',
     "is a table with the columns white,black,result": b"white,black,result\na,b,1-0\nc,d,0-1\n",
     "is a table with the columns a,b,e4 e5": b"a,b,e4 e5 Nf3,1-0\nc,d,d4 d5,0-1\n",
-    "table of fen, rating.*one of": f"fen,rating,name\n{START},1,x\n".encode(),
+    "columns fen, rating.*one of": f"fen,rating,name\n{START},1,x\n".encode(),
     "has no column Moves": b"PuzzleId,FEN,Rating\n",
     "add a header line": f"{START},e2e4 e7e5\n".encode(),
     "a column of PGN": b'white,pgn\na,"1. e4 e5 1-0"\nb,"1. d4 d5 1-0"\n',

@@ -226,7 +226,9 @@ def test_an_exported_network_searches_and_the_dataset_says_so(
     assert manifest["selfplay"]["timing"]["devices"] == ["cpu onnxruntime int8"]
     assert manifest["lineage"]["checkpoint"]["onnx_sha256"] == file_hash(embedded / "model.onnx")
     assert compare_files(tmp_path / "out") == []
-    with pytest.raises(OnnxError, match=r"checkpoint: there is no model\.onnx; `fianchetto export"):
+    with pytest.raises(
+        OnnxError, match=r"checkpoint: there is no model\.onnx; create it with `fianchetto export"
+    ):
         reanalyse(sources, config, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -129,7 +129,13 @@ def _drop_times(tree: Any) -> Any:
         return [_drop_times(item) for item in tree]
     if not isinstance(tree, dict):
         return tree
-    names = tree.keys() - {"seconds", "timing", "validation_seconds", "positions_per_second"}
+    names = tree.keys() - {
+        "seconds",
+        "timing",
+        "validation_seconds",
+        "positions_per_second",
+        "data_wait",
+    }
     return {name: _drop_times(tree[name]) for name in sorted(names)}
 
 
