@@ -1,6 +1,7 @@
 """Checkpoints by strangers: whatever a card or a tensor file's header holds, it loads or is refused
 in one line."""
 
+import copy
 import hashlib
 import json
 import random
@@ -46,7 +47,7 @@ def mutate(value: Any, chance: random.Random) -> Any:
         elif action == 1 and isinstance(place, dict):
             place[chance.choice(("", "name", "x" * 300, str(last) + " "))] = place.pop(last)
         else:
-            place[last] = chance.choice(VALUES)
+            place[last] = copy.deepcopy(chance.choice(VALUES))
     return value
 
 

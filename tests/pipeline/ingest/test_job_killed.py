@@ -49,7 +49,7 @@ def undisturbed(dump: Path) -> dict[str, str]:
 
 def begin(dump: Path, out: Path, workers: int) -> forked.Popen:
     """Start the command that ingests the dump."""
-    options = ["--chunk-mib", "1", "--test-share", "0.2", "--workers", str(workers)]
+    options = ["--set", "chunk_mib=1", "--set", "test_share=0.2", "--workers", str(workers)]
     words = [sys.executable, "-m", "pipeline", "ingest", str(dump), "--out", str(out), *options]
     return forked.Popen(words, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
 
