@@ -127,6 +127,12 @@ def board_of(page: "Page", start: str = chess.STARTING_FEN) -> chess.Board:
     return board
 
 
+def choose_clock(page: "Page", clock: str) -> None:
+    """Choose a clock, and wait for the game that begins with it."""
+    page.select_option("#clock", clock)
+    page.locator("#clock-bottom").wait_for()
+
+
 def make(page: "Page", move: chess.Move) -> None:
     """Click a move, and the piece of a promotion."""
     page.click(f"[data-square={chess.square_name(move.from_square)}]")
@@ -198,7 +204,7 @@ def test_pieces_are_dragged_and_promotions_chosen(browser: "Browser", url: str) 
 
 def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
     with visiting(browser, url) as page:
-        page.select_option("#clock", "180+2")
+        choose_clock(page, "180+2")
         page.keyboard.press("Tab")
         while page.evaluate("document.activeElement.dataset.square ?? ''") != "e2":
             page.keyboard.press("Tab")
@@ -264,7 +270,7 @@ def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(
     port = free_port()
     with serving(port) as process, visiting(browser, f"http://127.0.0.1:{port}/") as page:
         page.clock.install()
-        page.select_option("#clock", "60+0")
+        choose_clock(page, "60+0")
         make(page, chess.Move.from_uci("e2e4"))
         page.locator("#moves button").nth(1).wait_for()
         os.kill(process, signal.SIGKILL)
@@ -290,7 +296,7 @@ def test_castling_premoves_resigning_and_the_evaluation_bar(browser: "Browser", 
         page.locator("#score-bar[aria-valuenow]").wait_for()
         # hold the network's answer back, so that there is time for a premove
         hold: list[Route] = []
-        page.route("**/api/play", hold.append, times=1)
+        page.route("**/api/play", lambda route: hold.append(route), times=1)
         page.click("[data-square=e1]")
         page.click("[data-square=h1].target")
         page.locator("#status", has_text="thinking").wait_for()
