@@ -123,9 +123,8 @@ def _mirrored_types() -> NDArray[np.int64]:
 def views() -> dict[str, View]:
     """Return all views without options, by name."""
     kinds = _mirrored_types()
-    others = (
-        np.arange(PIECE_PLANES, dtype=np.int64) ^ 1
-    )  # swap the mover's and the opponent's planes
+    # swap the mover's and the opponent's planes
+    others = np.arange(PIECE_PLANES, dtype=np.int64) ^ 1
     planes = np.concatenate([others, [TURN_PLANE], MOVE_PLANES + kinds]).astype(np.int64)
     labels = (kinds[:, None] * 64 + (np.arange(64) ^ 56)[None, :]).reshape(LABELS)
     own, opponent = range(0, PIECE_PLANES, 2), range(1, PIECE_PLANES, 2)

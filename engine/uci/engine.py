@@ -241,7 +241,7 @@ class Engine:
             self._note(f"{quote(checkpoint)} cannot be loaded: {reason}")
 
     def _report_compiling(self) -> None:
-        """Report once that kernels are being compiled, since the engine seems to hang meanwhile."""
+        """Report once that kernels are being compiled, which takes a minute or two."""
         if self._cold and not self._loaded.is_set():
             self._note(COMPILING)
         self._cold = False

@@ -43,9 +43,8 @@ POSITIONS = {
     IS_READ_TO_END: "The dump was read to the end and is not damaged.",
 }
 with warnings.catch_warnings():
-    warnings.simplefilter(
-        "ignore", dg.PreviewWarning
-    )  # partitioned checks are a preview feature; tests cover them
+    # partitioned checks are a preview feature; tests cover them
+    warnings.simplefilter("ignore", dg.PreviewWarning)
     SPECS = [
         dg.AssetCheckSpec(
             name,

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import dagster as dg
 from pydantic import Field
@@ -25,8 +25,13 @@ from engine.errors import UserError
 from model.settings import settings
 from pipeline.cli.endings import describe_first_run
 from pipeline.defs import assets, checks, child
-from pipeline.defs.launchpad.forms import make_form, read_form
-from pipeline.defs.launchpad.options import CheckpointOptions, PositionsOptions, TrainingSetOptions
+from pipeline.defs.launchpad.forms import Form, make_form, read_form
+from pipeline.defs.launchpad.options import (
+    CheckpointOptions,
+    PositionsOptions,
+    ReportOptions,
+    TrainingSetOptions,
+)
 from pipeline.defs.resources import SAMPLE_KEY, Datasets, key_of, load
 from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
 from pipeline.dumps.fetch import MONTH_PREFIX, fetch, month_of
@@ -137,11 +142,14 @@ def materialize(
         yield checks.to_evaluation(check, asset.key, partition)
 
 
-Config = make_form(FirstNetworkOptions)
+if TYPE_CHECKING:
+    Config = Form[FirstNetworkOptions]
+else:
+    Config = make_form(FirstNetworkOptions)
 
 
 @dg.op(pool="network", out=dg.Out(dg.Nothing))
-def get_games(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
+def get_games(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:
     """Find or download the games."""
     with report_user_errors():
         key = find_games(context, read_form(config).games, datasets)
@@ -150,7 +158,7 @@ def get_games(context: dg.OpExecutionContext, config: Config, datasets: Datasets
 
 
 @dg.op(pool="processor", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
-def make_positions(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
+def make_positions(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:
     """Turn the games into positions, and verify them."""
     key = find_partition(read_form(config).games)
     options = make_form(PositionsOptions)()
@@ -163,9 +171,9 @@ def make_positions(context: dg.OpExecutionContext, config: Config, datasets: Dat
 
 
 @dg.op(pool="accelerator", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
-def train_network(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
+def train_network(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:
     """Train the network, and check that it loads."""
-    form: FirstNetworkOptions = read_form(config)
+    form = read_form(config)
     start = "embedded" if form.start_from_embedded else "scratch"
     fields = {"minutes": form.minutes, "start": start}
     options = make_form(CheckpointOptions).model_validate(fields)
@@ -176,22 +184,21 @@ def train_network(context: dg.OpExecutionContext, config: Config, datasets: Data
 
 
 @dg.op(pool="accelerator", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
-def measure_network(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:  # type: ignore[valid-type]
+def measure_network(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:
     """Report how often it finds the move played."""
     if read_form(config).report:
-        options = make_form(assets.ReportOptions)()
+        options = make_form(ReportOptions)()
         yield from materialize(context, assets.accuracy_report, "", datasets, options)
         yield from materialize(context, assets.leaderboard, "", datasets)
     yield dg.Output(None)
 
 
 @dg.config_mapping
-def configure(config: Config) -> dg.RunConfig:  # type: ignore[valid-type]
+def configure(config: Config) -> dg.RunConfig:
     """Give the form to every op."""
     steps = (get_games, make_positions, train_network, measure_network)
     quiet = {"console": {"config": {"log_level": "CRITICAL"}}}
-    fields = config.model_dump()  # type: ignore[attr-defined]
-    ops = {step.name: {"config": fields} for step in steps}
+    ops = {step.name: {"config": config.model_dump()} for step in steps}
     return dg.RunConfig(ops=ops, loggers=quiet)
 
 

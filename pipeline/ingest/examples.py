@@ -84,9 +84,8 @@ def merge_examples(
     for note in notes:
         for reason, example in note.get("examples", {}).items():
             source = sources[example["source"]]
-            row = (
-                example["site"] if source.get("input") else ""
-            )  # the offset is in the converted PGN
+            # the offset is in the converted PGN
+            row = example["site"] if source.get("input") else ""
             where = f"{row} of" if row else f"byte {example['offset']:,} of"
             here = {"where": f"{where} {source['name']}"}
             found.setdefault(reason, here | {**example, "source": source["name"]})

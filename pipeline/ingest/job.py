@@ -245,9 +245,8 @@ def _ingest(
     """Encode all remaining chunks, then publish the games table and the manifest."""
     sources = [Source(name, stop, sample=Sample(config.sample, config.seed)) for name in names]
     out = folder.out
-    where = str(
-        out if is_url(str(out)) else out.absolute()
-    )  # workers may have another current directory
+    # workers may have another current directory
+    where = str(out if is_url(str(out)) else out.absolute())
     sizes = _sizes(names)
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(folder, names, config)

@@ -47,9 +47,8 @@ def recognize(first: bytes) -> tuple[str, Convert | None] | None:
     """
     text = first.decode("utf-8", "replace").removeprefix("\ufeff")
     whole = re.split(r"\r\n|\n|\r", text)
-    whole = (
-        whole[:-1] if len(first) >= FIRST_BYTES and len(whole) > 1 else whole
-    )  # the last line is cut
+    # the last line is cut
+    whole = whole[:-1] if len(first) >= FIRST_BYTES and len(whole) > 1 else whole
     lines = list(islice((line for line in whole if line.strip()), SAMPLED_LINES))
     line = lines[0] if lines else ""
     if JSON_START.match(text):

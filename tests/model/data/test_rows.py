@@ -90,9 +90,8 @@ def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
     assert set(training_columns(row)) <= {*COLUMNS, *EARLIER_MOVES}
     some = {name: rows()[name][:4] for name in training_columns(row)}
     columns = load_training_rows(TrainConfig(steps=1), row, some, CPU)
-    encode(
-        row, hide_columns(columns, hidden_columns(row), 7)
-    )  # needs nothing that it does not name
+    # needs nothing that it does not name
+    encode(row, hide_columns(columns, hidden_columns(row), 7))
     for name in training_columns(row):
         lacking = {key: column for key, column in some.items() if key != name}
         if name != "planes":

@@ -103,9 +103,8 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
 ) -> None:
     for room in (source, chunks):
         monkeypatch.setattr(room, "BLOCK", 1 << 16)  # or all of the text is read at once
-    monkeypatch.setattr(
-        source, "HEAD_BYTES", 1 << 12
-    )  # or all of the archive, before the first chunk
+    # or all of the archive, before the first chunk
+    monkeypatch.setattr(source, "HEAD_BYTES", 1 << 12)
     monkeypatch.setattr(archives, "READ_BYTES", 1 << 12)
     data, out = dump.read_bytes(), tmp_path / "out"
     file = server.files["/games.pgn.zst"] = File(data)
