@@ -25,6 +25,8 @@ QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/t
 	pipeline/storage/test_streams.py pipeline/cli/test_main.py pipeline/evaluation/test_report.py \
 	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
+# Each command starts several processes, and without .pyc files each of them compiles torch's modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run ui play ui-postgres docs test test-slow test-lowest check kernels format pictures clean
 
