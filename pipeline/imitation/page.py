@@ -159,4 +159,5 @@ def _board(row: Mapping[str, Any]) -> dict[str, Any]:
         f"{row['played_probability']:.0%}; before, first choice {chosen} "
         f"{row['chosen_probability']:.0%}"
     )
-    return {"svg": safe(board_svg(row)), "caption": caption, "row": {**UNKNOWN, **row}}
+    drawing = safe(board_svg(row))
+    return {"svg": drawing, "title": "", "caption": caption, "row": {**UNKNOWN, **row}}

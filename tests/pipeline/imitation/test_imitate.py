@@ -298,6 +298,17 @@ def test_boards_are_late_moves_that_the_imitation_finds_and_the_base_did_not() -
     assert boards[0]["imitated_probability"] == pytest.approx(np.exp(-0.5))
 
 
+def test_the_page_draws_the_boards(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    _, result = made
+    found = {
+        **{"fen": chess.STARTING_FEN, "played": "e2e4", "chosen": "d2d4", "white": NAME},
+        **{"imitated_probability": 0.7, "played_probability": 0.2, "chosen_probability": 0.4},
+    }
+    write_imitation({**result, "boards": [found]}, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "1. e4: imitation 70%, before 20%; before, first choice d4 40%" in page
+
+
 def test_the_page_shows_names_as_text(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     out, result = made
     page = (out / "report" / "report.html").read_text()
