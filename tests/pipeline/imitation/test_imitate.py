@@ -301,7 +301,7 @@ def test_boards_are_late_moves_that_the_imitation_finds_and_the_base_did_not() -
 def test_the_page_draws_the_boards(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     _, result = made
     found = {
-        **{"fen": chess.STARTING_FEN, "played": "e2e4", "chosen": "d2d4", "white": NAME},
+        **{"fen": chess.STARTING_FEN, "played": "e2e4", "chosen": "d2d4", "rank": 2, "white": NAME},
         **{"imitated_probability": 0.7, "played_probability": 0.2, "chosen_probability": 0.4},
     }
     write_imitation({**result, "boards": [found]}, tmp_path)
