@@ -1,6 +1,9 @@
 // The page: tabs, board, move list, typed moves. Each of the tabs has its own module.
 import { Board } from "./board.js";
-import { $, ask, button, change, dom, game, move, newest, onPosition, position, say, shown, store } from "./page.js";
+import {
+  $, ask, button, change, chosen, dom, game, move, networks, newest, onPosition, position, say, shown, store,
+  timeControl,
+} from "./page.js";
 import * as asking from "./ask.js";
 import * as playing from "./play.js";
 import * as reviewing from "./review.js";
@@ -22,11 +25,20 @@ onPosition(() => {
   moves[game.at - 1]?.setAttribute("aria-current", "true");
   $("moves").scrollTop = (moves[game.at - 1]?.offsetTop ?? 0) - $("moves").offsetTop - 60;
   makeSound();
+  showScale();
   showScore();
   modes[game.mode].show(board);
   const planned = premove && playable && board.resolve(premove);
   if (planned && game.mode === "play") make(planned);
 });
+
+// Say which ratings the network reads: each speed has a scale of its own.
+function showScale() {
+  const { reads_speed: readsSpeed, scale } = chosen();
+  const { speed } = $("clock").querySelector(`[value="${timeControl()}"]`).dataset;
+  const text = readsSpeed ? `Lichess ${speed}` : scale;
+  for (const one of document.querySelectorAll(".scale")) one.textContent = text && ` (${text})`;
+}
 
 function makeSound() {
   const [san, isNew] = [position.sans.at(-1) ?? "", game.moves.length === counted + 1];
@@ -90,19 +102,16 @@ for (const name of ["bar", "sounds"]) {
   };
 }
 
-const { networks, stockfish } = await ask("/api/networks");
+const offered = await ask("/api/networks");
+networks.push(...offered.networks);
 $("network").replaceChildren(...networks.map(({ name, label }) => dom("option", { value: name }, label)));
 if (networks.some(({ name }) => name === game.network)) $("network").value = game.network;
-const chosen = () => networks.find(({ name }) => name === $("network").value);
-game.ratings = chosen().ratings;
 // Set the rating to that of the network: an imitation's is the imitated player's.
 $("network").onchange = () => {
-  const network = chosen();
-  game.ratings = network.ratings;
-  Object.assign($("rating"), { value: network.rating }).oninput();
-  change({ network: network.name });
+  Object.assign($("rating"), { value: chosen().rating }).oninput();
+  change({ network: chosen().name });
 };
-$("with-stockfish").disabled = !stockfish;
+$("with-stockfish").disabled = !offered.stockfish;
 for (const name in modes) {
   $(`tab-${name}`).onclick = () => select(name);
   modes[name].begin();
