@@ -60,7 +60,8 @@ def export_page(directory: Path, out: Path) -> dict[str, Any]:
         "tensors": tensors,
     }
     page, *scripts = (
-        (FOLDER / name).read_text(encoding="utf-8") for name in ("page.html", "player.js", "page.js")
+        (FOLDER / name).read_text(encoding="utf-8")
+        for name in ("page.html", "player.js", "page.js")
     )
     page = page.replace("SCRIPT", "".join(scripts))
     page = page.replace("WEIGHTS", base64.b64encode(b"".join(words)).decode())

@@ -23,7 +23,15 @@ from engine.errors import UserError
 from engine.progress import Stop, never
 from pipeline.board.game import GameError, check_game, read_next
 from pipeline.board.lichess import MAX_GAMES
-from pipeline.board.mistakes import DEFINITIONS, KINDS, OwnGame, Reviewed, Row, read_own_game, review_game
+from pipeline.board.mistakes import (
+    DEFINITIONS,
+    KINDS,
+    OwnGame,
+    Reviewed,
+    Row,
+    read_own_game,
+    review_game,
+)
 from pipeline.board.review import name_game
 from pipeline.evaluation.figures import NORMAL_95
 from pipeline.executors.local import Failure, LocalEngine
@@ -247,7 +255,9 @@ def render(header: Row, summary: Row) -> str:
     heads = ["opening", "side", "games", "score", "expected", "difference (95 %)"]
     parts += [aligned(heads, openings)] if openings else []
     if clock := summary["time"]:
-        rates = [f"{clock[key]['share']:.1%} of {clock[key]['moves']:,}" for key in ("short", "other")]
+        rates = [
+            f"{clock[key]['share']:.1%} of {clock[key]['moves']:,}" for key in ("short", "other")
+        ]
         parts.append(f"mistakes short of time: {rates[0]} moves; otherwise: {rates[1]}")
         parts.append(f"lost on time: {clock['lost_on_time']} of {clock['games']} games")
     definitions = [f"{kind}: {text}" for kind, text in KINDS.items()]

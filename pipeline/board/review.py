@@ -83,7 +83,9 @@ def review(
 
 def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
     """Return the header of a review: players, start, moves, ratings and the source of scores."""
-    ratings = {side: getattr(request, side) or rating_in(game.headers, side) for side in ("white", "black")}
+    ratings = {
+        side: getattr(request, side) or rating_in(game.headers, side) for side in ("white", "black")
+    }
     source, own = request.source, scores.has_scores(game)
     if source == "auto":
         source = "game" if own else "stockfish" if is_installed("stockfish") else "search"

@@ -92,7 +92,9 @@ def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> li
     rows = []
     for ply in sorted(rng.permutation(len(nodes))[:MOVES].tolist()):
         board = nodes[ply].parent.board()
-        own, other = (rating_in(game.headers, chess.COLOR_NAMES[board.turn ^ side]) for side in (0, 1))
+        own, other = (
+            rating_in(game.headers, chess.COLOR_NAMES[board.turn ^ side]) for side in (0, 1)
+        )
         choice = player.choose(board, temperature=0, rating=own, opponent_rating=other)
         policy = choice.probabilities
         labels = policy_labels(policy, player.analyse(board, SIMULATIONS, lines=0))

@@ -77,7 +77,9 @@ def main(path: str, player: str, games: int) -> None:
     for kind, count in found.most_common():
         click.echo(f"{kind}: {confirmed[kind]} of {count} ({confirmed[kind] / count:.0%})")
     both, total = confirmed.total(), found.total()
-    click.echo(f"{len(chosen)} games: {both} of {total} mistakes ({both / total:.0%}) are confirmed")
+    click.echo(
+        f"{len(chosen)} games: {both} of {total} mistakes ({both / total:.0%}) are confirmed"
+    )
     click.echo(f"{both} of {worse} such losses ({both / worse:.0%}) are found")
 
 

@@ -26,7 +26,7 @@ from tests.waiting import drop_slow_lines, until
 if TYPE_CHECKING:
     import subprocess
 
-LONG_GAME = "Nf3 Nf6 Ng1 Ng8 " * 400
+LONG_GAME = "Nf3 Nf6 Ng1 Ng8 " * 150
 STOCKFISH = """
 import sys, time
 for line in sys.stdin:

@@ -1,15 +1,20 @@
 """Reviews of many games of one player."""
 
 import json
+import pickle
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import chess
 import pytest
 
+from engine.progress import never
 from pipeline.board import game_reviews
 from pipeline.board.game import GameError
 from pipeline.board.game_reviews import GamesRequest, review_games
 from pipeline.cli.main import parse
+from pipeline.executors.local import LocalEngine, Result
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.board.games import HANGS, MATED, SHORT, game
 
@@ -54,12 +59,20 @@ def test_openings_and_time_trouble_are_counted() -> None:
     assert summary["time"]["short"] == {"moves": 1, "mistakes": 1, "share": 1.0}
 
 
-def test_the_number_of_processes_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(game_reviews, "MANY_GAMES", 1)
-    games = game(HANGS, "me", "you", "0-1") + game(MATED, "you", "me", "1-0") + game(HANGS, "me", "you", "0-1")
+class LastFirst(LocalEngine):
+    """Other processes may end in this order."""
+
+    def map(self, function: Any, items: Any, cancelled: Any = never) -> Generator[Result]:
+        function, items = pickle.loads(pickle.dumps((function, items)))
+        yield from reversed([*LocalEngine(1).map(function, items, cancelled)])
+
+
+def test_the_order_in_which_games_are_done_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    games = game(HANGS, "me", "you", "0-1") + game(MATED, "you", "me", "1-0")
     request = GamesRequest(pgn=games, name="me")
-    one, two = ([*review_games(request, EMBEDDED, workers=workers)] for workers in (1, 2))
-    assert one == two
+    before = [*review_games(request, EMBEDDED)]
+    monkeypatch.setattr(game_reviews, "LocalEngine", LastFirst)
+    assert [*review_games(request, EMBEDDED)] == before
 
 
 def test_evaluations_of_the_games_are_kept_and_bad_games_are_counted() -> None:

@@ -190,7 +190,9 @@ def test_play_and_review_give_the_time_control_to_a_network_that_reads_it() -> N
     assert max(share[0] for share in shares.values()) == pytest.approx(policies.max(), abs=1e-4)
     assert blitz != rapid
     # the page says which scale it is
-    options = re.findall(r'value="([0-9+]*)" data-speed="(\w+)"', (STATIC / "index.html").read_text())
+    options = re.findall(
+        r'value="([0-9+]*)" data-speed="(\w+)"', (STATIC / "index.html").read_text()
+    )
     assert len(options) == 5
     assert all(name_speed(clock) == speed for clock, speed in options)
 
