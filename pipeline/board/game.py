@@ -143,9 +143,12 @@ def write_pgn(request: GameSoFar) -> str:
 class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
     """Collects a game's moves without variations, and its errors without logging them."""
 
-    def begin_variation(self) -> chess.pgn.SkipType:
+    def begin_variation(self) -> Any:
         """Skip a variation: python-chess would copy the whole game for each."""
         return chess.pgn.SKIP
+
+    def end_variation(self) -> None:
+        """Do nothing, since the variation was skipped."""
 
     def handle_error(self, error: Exception) -> None:
         """Record an error."""

@@ -7,13 +7,14 @@ import {
 import * as asking from "./ask.js";
 import * as playing from "./play.js";
 import * as reviewing from "./review.js";
-import { sound } from "./sound.js";
 
 const modes = { play: playing, ask: asking, review: reviewing };
 const COLORS = { w: "white", b: "black" };
 const make = (word) => (game.mode === "play" ? playing.make(word) : move(word));
 const board = new Board($("board"), $("promotion"), make);
 let counted = game.moves.length; // half-moves when the last sound was made
+let audio = null;
+const TONES = { move: [330, 0.08], capture: [220, 0.12], check: [660, 0.16], end: [165, 0.5] }; // hertz, seconds
 
 onPosition(() => {
   const [playable, premove] = [game.mode !== "play" || playing.isMyTurn(), board.premove];
@@ -43,8 +44,19 @@ function showScale() {
 function makeSound() {
   const [san, isNew] = [position.sans.at(-1) ?? "", game.moves.length === counted + 1];
   const kind = san.includes("x") ? "capture" : "move";
-  if (isNew && game.sounds) sound(position.ending ? "end" : position.check ? "check" : kind);
+  if (isNew && game.sounds) playTone(...TONES[position.ending ? "end" : position.check ? "check" : kind]);
   counted = game.moves.length;
+}
+
+function playTone(pitch, seconds) {
+  audio ??= new AudioContext();
+  const [tone, volume, now] = [audio.createOscillator(), audio.createGain(), audio.currentTime];
+  Object.assign(tone, { type: "triangle" }).frequency.value = pitch;
+  volume.gain.setValueAtTime(0.2, now);
+  volume.gain.exponentialRampToValueAtTime(0.001, now + seconds);
+  tone.connect(volume).connect(audio.destination);
+  tone.start();
+  tone.stop(now + seconds);
 }
 
 // Show White's expected score beside the board: the review's, or that of a search.

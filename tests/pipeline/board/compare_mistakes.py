@@ -2,7 +2,7 @@
 
     python -m tests.pipeline.board.compare_mistakes GAMES.pgn.zst --player NAME [--games 300]
 
-The newest games of the player with an evaluation on every move are reviewed without them. A mistake
+The last games of the player with an evaluation on every move are reviewed without them. A mistake
 is confirmed if the move loses at least 10 points of Lichess's winning chance by the evaluations
 (lichess.org/page/accuracy). A table by kind is printed, and the share of such moves that are found.
 """
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import chess.pgn
 import click
@@ -30,9 +31,9 @@ POINTS = 10
 
 
 def read_games(path: str, player: str) -> Iterator[chess.pgn.Game]:
-    """Yield the player's games with an evaluation on every move, as they stand in the file."""
+    """Yield the player's games with an evaluation on every move, the last of the file first."""
     text = b"".join(read_dump(path)).decode("utf-8", "replace")
-    for part in re.split(r"(?m)^(?=\[Event )", text):
+    for part in reversed(re.split(r"(?m)^(?=\[Event )", text)):
         if f'"{player}"' in part and "%eval" in part:
             game = read_next(io.StringIO(part))
             if game is not None and has_scores(game):
@@ -56,7 +57,7 @@ def winning_chances(game: chess.pgn.Game) -> list[float]:
 @click.option("--games", default=300)
 def main(path: str, player: str, games: int) -> None:
     """Print the table."""
-    chosen = list(read_games(path, player))[-games:]
+    chosen = list(islice(read_games(path, player), games))
     own = [
         replace(read_own_game(at, game, game.headers["White"] == player), white_scores=())
         for at, game in enumerate(chosen)
