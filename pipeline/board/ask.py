@@ -108,7 +108,7 @@ def reads_speed(player: Player) -> bool:
 def name_speed(time_control: str) -> str:
     """Return Lichess's name of a time control's speed, whose ratings have a scale of their own."""
     base, increment = parse_time_control(time_control or UNTIMED)
-    return CLASSES[int(speed_class(np.int64(base), np.int64(increment)))]
+    return CLASSES[speed_class(np.array([base]), np.array([increment]))[0]]
 
 
 def _given_time_control(request: GameSoFar, player: Player) -> str | None:

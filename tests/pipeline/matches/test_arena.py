@@ -133,7 +133,7 @@ def test_another_match_and_a_journal_that_is_none_are_refused(
 
 
 def test_a_test_that_decides_early_counts_no_pair_behind_its_end(tmp_path: Path) -> None:
-    sprt = SprtConfig(elo1=150)
+    sprt = SprtConfig(elo1=300)
     config = ArenaConfig(games=100, seed=5, plies=4, early=True, sprt=sprt, concurrency=3)
     summary = play_match(STRONG, WEAK, config, tmp_path / "undisturbed")
     assert summary["finished"]
