@@ -7,6 +7,7 @@
 """
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +26,11 @@ README, DATA_CARD = "README.md", "CARD.md"
 DATASETS = "datasets/"
 """Prefix of a dataset's repository, as in the hub's own addresses."""
 PULLED = {
-    "model": (CARD_FILE, "weights-*.safetensors", ONNX, README),
-    "dataset": (MANIFEST, "*.parquet", DATA_CARD, README),
+    "model": re.compile(rf"{CARD_FILE}|{ONNX}|{README}|weights-[\w-]+\.safetensors", re.ASCII),
+    "dataset": re.compile(rf"{MANIFEST}|{DATA_CARD}|{README}|[\w.-]+\.parquet", re.ASCII),
 }
-"""Files to download, by the kind of repository; all others stay on the hub."""
+"""Names of files to download, by the kind of repository; no path, so that nothing is written
+outside the folder."""
 LARGEST_REPORT = 64 << 20
 
 
@@ -78,14 +80,16 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> dict[str, Any]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists: choose a new directory, or delete this one")
     with _hub_errors(repo):
+        listed = hub.HfApi().list_repo_files(name, repo_type=kind, revision=revision)
+        files = [file for file in listed if PULLED[kind].fullmatch(file)]
+        if not files:
+            raise FetchError(f"{repo} has no files of a {kind}: check its name")
         hub.snapshot_download(
-            name,
-            repo_type=kind,
-            revision=revision,
-            local_dir=partial,
-            allow_patterns=list(PULLED[kind]),
+            name, repo_type=kind, revision=revision, local_dir=partial, allow_patterns=files
         )
-    shutil.rmtree(partial / ".cache", ignore_errors=True)  # the hub's notes of the download
+    for path in partial.iterdir():
+        if path.name not in files:  # the hub's notes of the download, or another repository's files
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     if kind == "dataset":
         Dataset.open(partial)
     else:

@@ -26,8 +26,7 @@ from model.training.config import DEFAULT_PRESET
 from pipeline.evaluation.game_texts import read_dump
 from pipeline.samples.shipped import SAMPLE_DUMP
 from tests.conftest import REPOSITORY
-from tests.pipeline.board.test_browser import free_port
-from tests.pipeline.board.test_browser import serving as serving_board
+from tests.pipeline.board.served import serving as serving_board
 from tests.pipeline.defs.served.first_hour import take_first_hour
 from tests.pipeline.defs.served.server import Server, serving
 
@@ -106,11 +105,10 @@ def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
 def take_board(browser: "Browser", games: Path) -> None:
     """Keep the page of `fianchetto play`: a game being played, a position asked about, the first of
     the games reviewed."""
-    port = free_port()
     first = chess.pgn.read_game(io.StringIO(next(read_dump(str(games))).decode("utf-8", "replace")))
-    with serving_board(port):
+    with serving_board() as (_, url):
         page = browser.new_page(viewport={"width": 1040, "height": 760})
-        page.goto(f"http://127.0.0.1:{port}/")
+        page.goto(url)
         for san in ("e4", "Nf3", "d4", "Nc3"):
             page.locator("#status", has_text="ove").wait_for()
             before = page.locator("#moves button").count()

@@ -7,7 +7,7 @@
     player.policies(chess.Board(), [1000, 2000])                     # move probabilities by rating
     player.analyse(chess.Board(), 400).moves[0]                      # the best move by search
 
-Axes: A legal moves, B boards, R ratings, W outcomes.
+Axes: A legal moves, R ratings.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ from engine.errors import UserError
 from engine.player import Conditions, Play, Request, Style
 from engine.player import Player as EnginePlayer
 from engine.player.boards import check_board, parse_playable
-from engine.player.policy import evaluate, parse_time_control
+from engine.player.policy import parse_time_control
 from engine.search import SearchConfig
 from engine.search.human import Aim
 from model.inference.columns import check_conditions
@@ -144,20 +144,6 @@ class Player:
         simulations = _read_whole("simulations", simulations, 1, MAX_SIMULATIONS)
         style = Style(search=SearchConfig(simulations=simulations), evaluates_root=True)
         return self._play(style, [Request(board=board, lines=lines)])[0]
-
-    def analyse_all(self, boards: Sequence[chess.Board], simulations: int) -> list[Play]:
-        """Search several positions together, without ratings; all need a legal move."""
-        if not boards:
-            return []
-        style = Style(search=SearchConfig(simulations=simulations))
-        player = EnginePlayer(self.evaluator, style, searched=self._searched, games=len(boards))
-        return player.play_all([Request(board=one, slot=i) for i, one in enumerate(boards)])
-
-    def expected_scores(self, boards: Sequence[chess.Board]) -> NDArray[np.float64]:
-        """Return win plus half of draw for the side to move, without a search, float64[B]."""
-        _, wdl_BW = evaluate(self._searched, boards, [Conditions()] * len(boards))
-        scores_B: NDArray[np.float64] = (wdl_BW[:, 0] + wdl_BW[:, 1] / 2).astype(np.float64)
-        return scores_B
 
     def _play(self, style: Style, requests: Sequence[Request]) -> list[Play]:
         """Play a move for each request with a new engine player, so that no trees are reused."""

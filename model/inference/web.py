@@ -59,9 +59,11 @@ def export_page(directory: Path, out: Path) -> dict[str, Any]:
         "config": {"width": network.preset.width, "blocks": network.preset.blocks},
         "tensors": tensors,
     }
-    page = (FOLDER / "page.html").read_text()
-    script = (FOLDER / "player.js").read_text() + (FOLDER / "page.js").read_text()
-    page = page.replace("SCRIPT", script)
+    page, *scripts = (
+        (FOLDER / name).read_text(encoding="utf-8")
+        for name in ("page.html", "player.js", "page.js")
+    )
+    page = page.replace("SCRIPT", "".join(scripts))
     page = page.replace("WEIGHTS", base64.b64encode(b"".join(words)).decode())
     # inside a script element, only "<" could end the JSON
     page = page.replace("HEADER", json.dumps(header).replace("<", "\\u003c"), 1)

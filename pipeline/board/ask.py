@@ -16,9 +16,12 @@ from model.inference.player import Player
 from pipeline.board.game import GameSoFar, end_of, number_moves
 from pipeline.board.show import planes_of_view
 from pipeline.board.think_times import draw_seconds
+from pipeline.dataset.strata import CLASSES, speed_class
 
 SIMULATIONS = 64
 """Simulations per search."""
+UNTIMED = "rapid"
+"""Speed assumed for a game without a clock."""
 DRAW_MOVE, DRAW_SCORE = 10, 0.5
 """The network accepts a draw from this move on, if it expects at most this score."""
 
@@ -32,8 +35,6 @@ class PlayRequest(GameSoFar):
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Seconds left on the network's clock, for networks that read it."""
-    time_control: Annotated[str, Field(max_length=20)] = ""
-    """Base and increment of the game in seconds, such as 180+2; "" without a clock."""
 
 
 def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
@@ -43,7 +44,10 @@ def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
     """
     board = request.board()
     move, probability = _choose(request, player, board)
-    who = f"players rated {request.rating}" if reads_ratings(player) else "players"
+    who = "players"
+    if reads_ratings(player):
+        speed = f" in Lichess {name_speed(request.time_control)}" if reads_speed(player) else ""
+        who += f" rated {request.rating}{speed}"
     people = "" if probability is None else f", which {probability:.0%} of {who} would play"
     seconds = 0.0
     if request.clock is not None and request.time_control:
@@ -85,7 +89,7 @@ def _choose(
         rating=rating,
         opponent_rating=rating,
         clock=request.clock if "clock" in player.evaluator.columns else None,
-        time_control=(request.time_control or None) if reads_speed(player) else None,
+        time_control=_given_time_control(request, player),
         simulations=SIMULATIONS if request.style == "human" else 0,
     )
     return choice.move, choice.probabilities[choice.move]
@@ -99,6 +103,17 @@ def reads_ratings(player: Player) -> bool:
 def reads_speed(player: Player) -> bool:
     """Return whether the game's time control is an input of the network."""
     return "base" in player.evaluator.columns
+
+
+def name_speed(time_control: str) -> str:
+    """Return Lichess's name of a time control's speed, whose ratings have a scale of their own."""
+    base, increment = parse_time_control(time_control or UNTIMED)
+    return CLASSES[speed_class(np.array([base]), np.array([increment]))[0]]
+
+
+def _given_time_control(request: GameSoFar, player: Player) -> str | None:
+    """Return the time control for a network that reads it, else None."""
+    return (request.time_control or UNTIMED) if reads_speed(player) else None
 
 
 # ---------------------------------------------------------------- ask
@@ -118,7 +133,7 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     Raises GameOverError.
     """
     board = request.board()
-    moves, policies_RA = _read_policies(board, player)
+    moves, policies_RA = _read_policies(request, player, board)
     likeliest = np.argsort(-policies_RA.max(axis=0), kind="stable")[:CURVES].tolist()
     analysis = player.analyse(board, SIMULATIONS, lines=LINES)
     win, draw, _ = analysis.wdl
@@ -143,11 +158,12 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
 
 
 def _read_policies(
-    board: chess.Board, player: Player
+    request: GameSoFar, player: Player, board: chess.Board
 ) -> tuple[list[chess.Move], NDArray[np.float64]]:
     """Return the legal moves and their probabilities float64[R, A]."""
     if reads_ratings(player):
-        return player.policies(board, RATINGS)
+        time_control = _given_time_control(request, player)
+        return player.policies(board, RATINGS, time_control=time_control)
     known = player.choose(board, temperature=0).probabilities
     return list(known), np.tile(list(known.values()), (len(RATINGS), 1))
 

@@ -1,7 +1,7 @@
 """Parse, validate and describe the game in a request, and write it as PGN."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, TextIO
 
@@ -9,6 +9,7 @@ import chess
 import chess.pgn
 from pydantic import BaseModel, ConfigDict, Field
 
+from engine.board.position import FenError
 from engine.errors import UserError
 from engine.player.boards import parse_playable
 from engine.player.policy import parse_time_control
@@ -47,6 +48,8 @@ class GameSoFar(BaseModel):
     """Number of moves before the position; None for all."""
     network: str = ""
     """Network to compute with."""
+    time_control: Annotated[str, Field(max_length=20)] = ""
+    """Base and increment of the game in seconds, such as 180+2; "" without a clock."""
     over: Over = ""
     tags: dict[str, str] = Field(default_factory=dict)
     """Tags of a game to save."""
@@ -138,7 +141,14 @@ def write_pgn(request: GameSoFar) -> str:
 
 
 class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
-    """Collects a game's errors without logging them."""
+    """Collects a game's moves without variations, and its errors without logging them."""
+
+    def begin_variation(self) -> Any:
+        """Skip a variation: python-chess would copy the whole game for each."""
+        return chess.pgn.SKIP
+
+    def end_variation(self) -> None:
+        """Do nothing, since the variation was skipped."""
 
     def handle_error(self, error: Exception) -> None:
         """Record an error."""
@@ -165,7 +175,10 @@ def check_game(game: chess.pgn.Game) -> chess.pgn.Game:
     board = game.board()
     if type(board) is not chess.Board or board.chess960:
         raise GameError("only standard chess can be reviewed")
-    parse_playable(board.fen())
+    try:
+        parse_playable(board.fen())
+    except FenError as error:
+        raise GameError(f"its first position cannot be played: {error}") from error
     if not all(game.mainline_moves()):  # null moves, written "--" or "Z0"
         raise GameError("the game has a null move: remove it")
     if not 0 < game.end().ply() - game.ply() <= MAX_PLIES:
@@ -173,9 +186,9 @@ def check_game(game: chess.pgn.Game) -> chess.pgn.Game:
     return game
 
 
-def rating_in(game: chess.pgn.Game, side: str) -> int | None:
-    """Return the rating of `white` or `black` in the game's tags; None if absent or invalid."""
-    text = game.headers.get(f"{side.title()}Elo", "")
+def rating_in(tags: Mapping[str, str], side: str) -> int | None:
+    """Return the rating of `white` or `black` in a game's tags; None if absent or invalid."""
+    text = tags.get(f"{side.title()}Elo", "")
     return int(text) if text.isdecimal() and len(text) <= 4 and 0 < int(text) <= 4000 else None
 
 

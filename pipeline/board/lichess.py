@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pipeline.errors import FetchError
 
 LICHESS = "https://lichess.org"
-MAX_GAMES = 500
-MAX_PGN_BYTES = 8 << 20
+MAX_GAMES, MAX_PGN_BYTES = 500, 8 << 20
 """Maximum number and size of a user's games, and of the games in a review."""
 WAIT_SECONDS, MAX_WAITS = 60, 3
 BLOCK = 1 << 16
@@ -74,13 +73,13 @@ def _request(pool: urllib3.PoolManager, server: str, request: LichessRequest) ->
 
 
 def _read(response: Any, by_hand: str) -> Generator[dict[str, Any]]:
-    """Yield a response's text in parts, up to MAX_PGN_BYTES."""
+    """Yield a response's text in parts; raise FetchError beyond MAX_PGN_BYTES."""
     decoder, size = codecs.getincrementaldecoder("utf-8")("replace"), 0
     try:
         for block in response.stream(BLOCK):
             size += len(block)
             if size > MAX_PGN_BYTES:
-                return
+                raise FetchError(f"the games exceed {MAX_PGN_BYTES >> 20} MiB: {by_hand}")
             yield {"pgn": decoder.decode(block)}
     except urllib3.exceptions.HTTPError as error:
         raise FetchError(

@@ -22,6 +22,8 @@ CHECKPOINTS = Path("datasets/checkpoints")
 """Folder, below the working directory, whose finished checkpoints are offered too."""
 EMBEDDED_DATA = "rapid 2014-2022, 2026-11-24"
 """Games and date of the embedded network (datasets/README.md), which its card does not hold."""
+EMBEDDED_SCALE = "Lichess rapid"
+"""Scale of the embedded network's ratings."""
 MAX_LABEL_CHARS = 80
 
 
@@ -37,59 +39,66 @@ class Networks:
 
         Unfinished runs are left out unless they are named.
         """
-        finished = [place for place in sorted(CHECKPOINTS.glob("*")) if _read(place)["finished"]]
+        finished = [folder for folder in sorted(CHECKPOINTS.glob("*")) if _read(folder)["finished"]]
         found: dict[str, Path] = {}
-        for place in (*self.named, EMBEDDED, *finished):
+        for folder in (*self.named, EMBEDDED, *finished):
             known = [path.resolve() for path in found.values()]
-            if (place / CARD_FILE).is_file() and place.resolve() not in known:
-                name = place.resolve().name
-                found[name if name not in found else str(place)] = place
+            if (folder / CARD_FILE).is_file() and folder.resolve() not in known:
+                name = folder.resolve().name
+                found[name if name not in found else str(folder)] = folder
         return found
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return each network's name, its label, its rating, and whether it reads ratings."""
-        return [_describe(name, place) for name, place in self.list_folders().items()]
+        """Return each network's name, its label, and what it says about ratings."""
+        return [_describe(name, folder) for name, folder in self.list_folders().items()]
+
+    def find(self, name: str) -> Path:
+        """Return a network's folder. Raises UserError for an unknown name."""
+        folder = self.list_folders().get(name)
+        if folder is None:
+            raise UserError(f"there is no network {name!r}: choose another one")
+        return folder
 
     def load(self, name: str) -> "Player":
         """Load a network. Raises UserError for an unknown name or an invalid checkpoint."""
         import model
 
-        place = self.list_folders().get(name)
-        if place is None:
-            raise UserError(f"there is no network {name!r}: choose another one")
+        folder = self.find(name)
         with self._loading:
-            player = self._players.pop(place, None)
-            player = player or model.load(place, device="cpu", threads=count_cores())
-            self._players = dict([*self._players.items(), (place, player)][-MAX_LOADED:])
+            player = self._players.pop(folder, None)
+            player = player or model.load(folder, device="cpu", threads=count_cores())
+            self._players = dict([*self._players.items(), (folder, player)][-MAX_LOADED:])
             return player
 
 
-def _describe(name: str, place: Path) -> dict[str, Any]:
+def _describe(name: str, folder: Path) -> dict[str, Any]:
     """Return what the page shows of a network: what it was trained on, and how well it predicts."""
-    card, imitated = _read(place), read_player(place)
-    date = datetime.fromtimestamp((place / CARD_FILE).stat().st_mtime, UTC).date().isoformat()
+    card, imitated = _read(folder), read_player(folder)
+    date = datetime.fromtimestamp((folder / CARD_FILE).stat().st_mtime, UTC).date().isoformat()
     parts = [name] if card["top1"] is None else [name, f"{card['top1']:.0%}".replace("%", " %")]
     if imitated is not None:
         parts = [f"imitation of {imitated.names[0]}"]
         parts += [f"{imitated.rating:,}"] if imitated.rating else []
     parts += [] if card["finished"] else ["unfinished"]
-    parts += [EMBEDDED_DATA] if place == EMBEDDED else [*card["datasets"][:2], date]
+    parts += [EMBEDDED_DATA] if folder == EMBEDDED else [*card["datasets"][:2], date]
     rating = imitated.rating if imitated is not None else 0
     return {
         "name": name,
         "label": "".join(filter(str.isprintable, ", ".join(parts)))[:MAX_LABEL_CHARS],
         "rating": rating or ASSUMED_RATING,
-        "ratings": card["ratings"],
+        "reads_ratings": card["condition"] != "none",
+        "reads_speed": card["condition"] in ("ratings_speed", "ratings_clock"),
+        "scale": EMBEDDED_SCALE if folder == EMBEDDED else "",
     }
 
 
-def _read(place: Path) -> dict[str, Any]:
+def _read(folder: Path) -> dict[str, Any]:
     """Return the fields of a card that the page needs; cards are not trusted."""
-    found: dict[str, Any] = {"finished": False, "top1": None, "datasets": [], "ratings": True}
+    found: dict[str, Any] = {"finished": False, "top1": None, "datasets": [], "condition": ""}
     try:
-        card = parse_json((place / CARD_FILE).read_bytes())
+        card = parse_json((folder / CARD_FILE).read_bytes())
         found["finished"] = card["finished"] is True
-        found["ratings"] = card["preset"].get("condition", "none") != "none"
+        found["condition"] = card["preset"].get("condition", "none")
         found["top1"] = float(card["metrics"]["validation_top1"])
         found["datasets"] = [str(one["name"]) for one in card["data"]["datasets"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -83,13 +83,15 @@ def review(
 
 def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
     """Return the header of a review: players, start, moves, ratings and the source of scores."""
-    ratings = {side: getattr(request, side) or rating_in(game, side) for side in ("white", "black")}
+    ratings = {
+        side: getattr(request, side) or rating_in(game.headers, side) for side in ("white", "black")
+    }
     source, own = request.source, scores.has_scores(game)
     if source == "auto":
         source = "game" if own else "stockfish" if is_installed("stockfish") else "search"
     if source == "game" and not own:
         raise ConfigError("the game has no evaluations ([%eval]): choose another source of scores")
-    tags = _read_tags(game)
+    tags = _read_tags(game.headers)
     about = [tags.get("Event"), tags.get("Date"), f"scores by {SOURCES[source]}"]
     for side, other in (("white", "black"), ("black", "white")):
         if not ratings[side] and ratings[other] and tags.get(f"{side.title()}Type") == "program":
@@ -98,7 +100,7 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
     unknown = [side for side in ratings if not ratings[side]]
     about += [f"{side}'s rating is unknown: {ASSUMED_RATING} assumed" for side in unknown]
     return {
-        "title": name_game(game),
+        "title": name_game(game.headers),
         "about": "; ".join(text for text in about if text),
         "start": game.board().fen(),
         "moves": [move.uci() for move in game.mainline_moves()],
@@ -108,14 +110,14 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
     }
 
 
-def _read_tags(game: chess.pgn.Game) -> dict[str, str]:
+def _read_tags(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the known tags of a game, shortened."""
-    return {name: text[:MAX_TAG_CHARS] for name, text in game.headers.items() if text.strip("?.*")}
+    return {name: text[:MAX_TAG_CHARS] for name, text in headers.items() if text.strip("?.*")}
 
 
-def name_game(game: chess.pgn.Game) -> str:
+def name_game(headers: Mapping[str, str]) -> str:
     """Return a game's players and result."""
-    tags = _read_tags(game)
+    tags = _read_tags(headers)
     names = f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')}"
     return f"{names} {tags.get('Result', '')}"
 
@@ -146,8 +148,7 @@ def _score(
     if engine is not None:
         score, move = scores.score_by_stockfish(engine, board)
         return score, move or best
-    own = scores.score_of_play(analysis)
-    return own if board.turn else 1 - own, best
+    return scores.score_for_white(board, analysis), best
 
 
 def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> Row:
@@ -163,11 +164,11 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     given["time_control"] = header["time_control"] if reads_speed(player) else None
     policy = player.choose(board, temperature=0, **given).probabilities
     labels = scores.policy_labels(policy, analysis)
-    found, sign, usual = move == best, 1 if board.turn else -1, scores.expected_loss(labels)
-    loss = max((before.score - after.score) * sign, 0.0)
+    found, usual = move == best, scores.expected_loss(labels)
+    loss = max((before.score - after.score) * (1 if board.turn else -1), 0.0)
     if found and header["source"] != "game":
         loss = 0.0
-    bounded = (scores.clip_score(before.score) - scores.clip_score(after.score)) * sign
+    bounded = scores.bounded_loss(before.score, after.score, board.turn)
     row: Row = {
         "ply": after.board.ply(),
         "side": side,

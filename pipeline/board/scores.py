@@ -11,6 +11,7 @@ Axes: A legal moves by label (a promotion is one), F features.
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Literal, NamedTuple
 
 import chess
@@ -71,7 +72,7 @@ def has_scores(game: chess.pgn.Game) -> bool:
 
 
 def score_in_game(node: chess.pgn.GameNode) -> float:
-    """Return the score in the comment on a move, or that of START before the first move."""
+    """Return the score in the comment on a move, or of START_EVAL before the first move."""
     found = _read_eval(node)
     return expected_score(START_EVAL) if found is None else _score_of(found)
 
@@ -89,16 +90,32 @@ def score_of_value(value: float) -> float:
     return clip_score((1 + value) / 2)
 
 
-def score_of_play(play: Play) -> float:
-    """Return the mover's expected score by a search; 1 or 0 for a proven mate."""
+def score_for_white(board: chess.Board, play: Play) -> float:
+    """Return a position's score by a search; 1 or 0 for a proven mate or by the rules."""
+    if (final := final_score(board)) is not None:
+        return final
     first = play.moves[0]
-    return float(first.mate > 0) if first.mate else score_of_value(first.value)
+    own = float(first.mate > 0) if first.mate else score_of_value(first.value)
+    return own if board.turn else 1 - own
+
+
+@cache
+def _score_limit() -> float:
+    return expected_score(EVAL_LIMIT)
 
 
 def clip_score(score: float) -> float:
     """Clip a score to the range of evaluations without mate, in which blunders are measured."""
-    most = expected_score(EVAL_LIMIT)
-    return min(max(score, 1 - most), most)
+    return min(max(score, 1 - _score_limit()), _score_limit())
+
+
+def bounded_loss(before: float, after: float, color: chess.Color = chess.WHITE) -> float:
+    """Return what a move of `color` loses, with a mate counted as ten pawns; negative for a gain.
+
+    The scores are White's, before and after the move.
+    """
+    loss = clip_score(before) - clip_score(after)
+    return loss if color else -loss
 
 
 def _score_of(found: chess.engine.PovScore) -> float:

@@ -57,7 +57,7 @@ HEADERS = {
 
 def make_app(networks: Networks, stop: Stop = never) -> Guard:
     """Return the application behind its guard; reviews end once `stop` returns True."""
-    places = Semaphore(MAX_REVIEWS)
+    slots = Semaphore(MAX_REVIEWS)
 
     def compute(work: Callable[[Any, Player], Any]) -> Callable[[Any], Any]:
         def run(body: Any) -> Any:
@@ -67,29 +67,32 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
 
         return run
 
-    def offer(_: Request) -> Response:
-        found = {"networks": networks.describe(), "stockfish": is_installed("stockfish")}
-        return JSONResponse(found)
+    def list_networks(_: Request) -> Response:
+        listed = {"networks": networks.describe(), "stockfish": is_installed("stockfish")}
+        return JSONResponse(listed)
+
+    def score_position(body: GameSoFar, player: Player) -> dict[str, Any]:
+        return {"score": expect(body.board(), player)}
 
     def review_one(body: ReviewRequest) -> Response:
         steps = review(body, networks.load(body.network), networks.turns)
-        return _stream(steps, places, stop)
+        return _stream(steps, slots, stop)
 
     def review_many(body: GamesRequest) -> Response:
-        steps = review_games(body, networks.load(body.network), networks.turns)
-        return _stream(steps, places, stop)
+        steps = review_games(body, networks.find(body.network), stop=stop)
+        return _stream(steps, slots, stop)
 
     def fetch_games(body: LichessRequest) -> Response:
-        return _stream(download(body), places, stop)
+        return _stream(download(body), slots, stop)
 
     routes = [
         Route("/", lambda _: FileResponse(STATIC / "index.html")),
         Route("/pieces/{name}.svg", _draw_piece),
-        Route("/api/networks", offer),
+        Route("/api/networks", list_networks),
         _post("/api/state", GameSoFar, describe),
         _post("/api/play", PlayRequest, compute(answer)),
         _post("/api/ask", GameSoFar, compute(ask)),
-        _post("/api/value", GameSoFar, compute(lambda it, by: {"score": expect(it.board(), by)})),
+        _post("/api/value", GameSoFar, compute(score_position)),
         _post("/api/draw", GameSoFar, compute(consider_draw)),
         _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body)}),
         _post("/api/review", ReviewRequest, review_one),
@@ -169,10 +172,10 @@ class _Stream(StreamingResponse):
             await super().stream_response(send)
 
 
-def _stream(steps: Generator[dict[str, Any]], places: Semaphore, stop: Stop) -> Response:
-    """Stream a review or a download as one JSON object per line; first errors are raised.
+def _stream(steps: Generator[dict[str, Any]], slots: Semaphore, stop: Stop) -> Response:
+    """Stream a review or a download as one JSON object per line; errors of the first are raised.
 
-    It and its Stockfish end when the client leaves.
+    When the client leaves, `steps` is closed, and with it Stockfish and other processes.
     """
     stepping = Lock()
     header = next(steps)
@@ -193,7 +196,7 @@ def _stream(steps: Generator[dict[str, Any]], places: Semaphore, stop: Stop) -> 
     async def lines() -> AsyncGenerator[str, None]:
         try:
             yield _line(header)
-            async with places:
+            async with slots:
                 while not stop() and (part := await run_in_threadpool(advance)):
                     yield _line(part)
             if stop():

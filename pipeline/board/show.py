@@ -5,7 +5,6 @@ Axes: P planes.
 
 import io
 from pathlib import Path
-from typing import Any
 
 import chess
 import numpy as np
@@ -22,6 +21,8 @@ from pipeline.storage.stores import publish
 
 COLUMNS = 11
 """Planes in a row of the picture: 77 planes make seven rows."""
+CELL = 10
+"""Squares of the picture from one plane to the next."""
 _NAMES = ("pawns", "knights", "bishops", "rooks", "queens", "kings")
 _COMPASS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
 
@@ -121,13 +122,16 @@ def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> 
     shown, board, planes_BP = _prepare_view(fen, view)
     pictures = unpack(planes_BP)[0]
     figure = Figure(figsize=(15.0, 11.0), dpi=100, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
     figure.suptitle(f"{board.fen(en_passant='fen')}\nview {shown.name}", fontsize=10)
-    cells: Any = figure.subplots(shown.planes // COLUMNS, COLUMNS)
-    for plane, title, axes in zip(pictures, titles(shown), cells.flat, strict=True):
-        axes.imshow(plane, cmap="Greens", vmin=0, vmax=1)
-        axes.set_title(title, fontsize=8, color="black" if plane.any() else "darkgray")
-        axes.set(xticks=[], yticks=[])
+    sheet = np.full((shown.planes // COLUMNS * CELL, COLUMNS * CELL), np.nan)
+    for number, (plane, title) in enumerate(zip(pictures, titles(shown), strict=True)):
+        top, left = (CELL * at for at in divmod(number, COLUMNS))
+        sheet[top : top + 8, left : left + 8] = plane
+        color = "black" if plane.any() else "darkgray"
+        axes.text(left + 3.5, top - 0.8, title, ha="center", fontsize=8, color=color)
+    axes.imshow(sheet, cmap="Greens", vmin=-0.15, vmax=1)
+    axes.set_axis_off()
     out.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     try:

@@ -48,18 +48,17 @@ def headline(result: Result) -> str:
     """Return the report's first sentence: what the imitation gains, or that it equals the base."""
     row = next(row for row in result["networks"] if row["name"] == "imitation")
     chosen = result["chosen"]
-    if chosen["share"] and not result["saved"]["share"]:
-        return (
-            f"The games of {person(result)} did not improve the network: on the newest games the "
-            f"trained network is no better, {format_nats(row['all'])} nats per move. So this is "
-            "the network that training started from, at the person's rating."
+    if not result["saved"]["share"]:
+        why = (
+            f"in {chosen['games']:,} of them that were held out of training, the gain is not "
+            "significant on all moves and on those from the 12th on"
         )
-    if not chosen["share"]:
+        if chosen["share"]:
+            nats = format_nats(row["all"])
+            why = f"on the newest games the trained network is no better, {nats} nats per move"
         return (
-            f"The games of {person(result)} did not improve the network: in {chosen['games']:,} of "
-            "them that were held out of training, the gain is not significant on all moves and on "
-            "those from the 12th on. So this is the network that training started from, at the "
-            "person's rating."
+            f"The games of {person(result)} did not improve the network: {why}. So this is the "
+            "network that training started from, at the person's rating."
         )
     late = f", and {format_points(row['late'])} on {PARTS['late']}" if "late" in row else ""
     return (

@@ -56,6 +56,8 @@ def test_a_checkpoint_arrives_with_a_filled_card(hub: Hub, tmp_path: Path) -> No
     for said in ("# net", "621,124", "51.3 %", "rapid", "fianchetto pull me/net"):
         assert said in text
     repo["setup.py"] = b"import os"  # somebody adds code: it stays there
+    (tmp_path / "net.pulling").mkdir()
+    (tmp_path / "net.pulling" / "weights-9.safetensors").write_bytes(b"of another pull")
     assert pull("me/net", tmp_path / "net")["kind"] == "model"
     names = {path.name for path in (tmp_path / "net").iterdir()}
     assert names == {*done["files"]}
@@ -93,9 +95,11 @@ def test_a_dataset_arrives_as_it_was(hub: Hub, tmp_path: Path) -> None:
     meta, text = header(hub.repos["datasets", "me/games"])
     assert meta["license"] == "cc0-1.0"
     assert "fianchetto pull datasets/me/games" in text
+    repo = hub.repos["datasets", "me/games"]
+    repo |= dict.fromkeys(("../evil.parquet", "a/../../evil.parquet", "deep/evil.parquet"), b"x")
     pull("datasets/me/games", tmp_path / "pulled")
     assert Dataset.open(tmp_path / "pulled").identity == Dataset.open(tmp_path / "games").identity
-    repo = hub.repos["datasets", "me/games"]
+    assert not [*tmp_path.rglob("evil.parquet")], "files stay in their folder"
     repo["games.parquet"] = repo["games.parquet"][:-1] + b"x"
     with pytest.raises(DatasetError):
         pull("datasets/me/games", tmp_path / "damaged")

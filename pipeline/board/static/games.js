@@ -2,7 +2,7 @@
 import { $, button, change, dom, game, percent, stream, table } from "./page.js";
 
 const HEADS = ["opening", "games", "score", "expected", "points per game"];
-const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+export const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const signed = (number) => (number < 0 ? "−" : "+") + Math.abs(number).toFixed(2);
 let header = null;
 let opened = null; // the example on the board

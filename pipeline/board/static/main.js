@@ -1,16 +1,20 @@
 // The page: tabs, board, move list, typed moves. Each of the tabs has its own module.
 import { Board } from "./board.js";
-import { $, ask, button, change, dom, game, move, newest, onPosition, position, say, shown, store } from "./page.js";
+import {
+  $, ask, button, change, chosen, dom, game, move, networks, newest, onPosition, position, say, shown, store,
+  timeControl,
+} from "./page.js";
 import * as asking from "./ask.js";
 import * as playing from "./play.js";
 import * as reviewing from "./review.js";
-import { sound } from "./sound.js";
 
 const modes = { play: playing, ask: asking, review: reviewing };
 const COLORS = { w: "white", b: "black" };
 const make = (word) => (game.mode === "play" ? playing.make(word) : move(word));
 const board = new Board($("board"), $("promotion"), make);
 let counted = game.moves.length; // half-moves when the last sound was made
+let audio = null;
+const TONES = { move: [330, 0.08], capture: [220, 0.12], check: [660, 0.16], end: [165, 0.5] }; // hertz, seconds
 
 onPosition(() => {
   const [playable, premove] = [game.mode !== "play" || playing.isMyTurn(), board.premove];
@@ -22,17 +26,37 @@ onPosition(() => {
   moves[game.at - 1]?.setAttribute("aria-current", "true");
   $("moves").scrollTop = (moves[game.at - 1]?.offsetTop ?? 0) - $("moves").offsetTop - 60;
   makeSound();
+  showScale();
   showScore();
   modes[game.mode].show(board);
   const planned = premove && playable && board.resolve(premove);
   if (planned && game.mode === "play") make(planned);
 });
 
+// Say which ratings the network reads: each speed has a scale of its own.
+function showScale() {
+  const { reads_speed: readsSpeed, scale } = chosen();
+  const { speed } = $("clock").querySelector(`[value="${timeControl()}"]`).dataset;
+  const text = readsSpeed ? `Lichess ${speed}` : scale;
+  for (const one of document.querySelectorAll(".scale")) one.textContent = text && ` (${text})`;
+}
+
 function makeSound() {
   const [san, isNew] = [position.sans.at(-1) ?? "", game.moves.length === counted + 1];
   const kind = san.includes("x") ? "capture" : "move";
-  if (isNew && game.sounds) sound(position.ending ? "end" : position.check ? "check" : kind);
+  if (isNew && game.sounds) playTone(...TONES[position.ending ? "end" : position.check ? "check" : kind]);
   counted = game.moves.length;
+}
+
+function playTone(pitch, seconds) {
+  audio ??= new AudioContext();
+  const [tone, volume, now] = [audio.createOscillator(), audio.createGain(), audio.currentTime];
+  Object.assign(tone, { type: "triangle" }).frequency.value = pitch;
+  volume.gain.setValueAtTime(0.2, now);
+  volume.gain.exponentialRampToValueAtTime(0.001, now + seconds);
+  tone.connect(volume).connect(audio.destination);
+  tone.start();
+  tone.stop(now + seconds);
 }
 
 // Show White's expected score beside the board: the review's, or that of a search.
@@ -90,19 +114,16 @@ for (const name of ["bar", "sounds"]) {
   };
 }
 
-const { networks, stockfish } = await ask("/api/networks");
+const offered = await ask("/api/networks");
+networks.push(...offered.networks);
 $("network").replaceChildren(...networks.map(({ name, label }) => dom("option", { value: name }, label)));
 if (networks.some(({ name }) => name === game.network)) $("network").value = game.network;
-const chosen = () => networks.find(({ name }) => name === $("network").value);
-game.ratings = chosen().ratings;
 // Set the rating to that of the network: an imitation's is the imitated player's.
 $("network").onchange = () => {
-  const network = chosen();
-  game.ratings = network.ratings;
-  Object.assign($("rating"), { value: network.rating }).oninput();
-  change({ network: network.name });
+  Object.assign($("rating"), { value: chosen().rating }).oninput();
+  change({ network: chosen().name });
 };
-$("with-stockfish").disabled = !stockfish;
+$("with-stockfish").disabled = !offered.stockfish;
 for (const name in modes) {
   $(`tab-${name}`).onclick = () => select(name);
   modes[name].begin();

@@ -109,7 +109,12 @@ export function say(text, wrong = false) {
 const saved = JSON.parse(sessionStorage.getItem("game") ?? "{}");
 export const game = { start: "", moves: [], at: 0, over: "", mode: "play", ...saved };
 export const store = () => sessionStorage.setItem("game", JSON.stringify(game));
-export const shown = () => ({ start: game.start, moves: game.moves, at: game.at, network: $("network").value });
+export const networks = []; // what the server says of each
+export const chosen = () => networks.find(({ name }) => name === $("network").value) ?? {};
+export const timeControl = () => game.clocks?.control ?? ""; // of the game in Play
+export const shown = () => ({
+  start: game.start, moves: game.moves, at: game.at, network: $("network").value, time_control: timeControl(),
+});
 export const toPgn = async (tags, over) =>
   (await ask("/api/save", { start: game.start, moves: game.moves, tags, over }))?.pgn;
 export const position = {}; // the server's description of the position on the board

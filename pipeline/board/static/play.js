@@ -1,5 +1,7 @@
 // Play tab: the network's moves, rating, style, clocks, draws, resigning, taking back and saving.
-import { $, ask, change, confirm, game, move, newest, position, say, shown, store, toPgn } from "./page.js";
+import {
+  $, ask, change, chosen, confirm, game, move, newest, position, say, shown, store, timeControl, toPgn,
+} from "./page.js";
 
 const SETTINGS = ["style", "rating", "color", "clock", "own-rating"];
 const other = (side) => (side === "w" ? "b" : "w");
@@ -33,7 +35,7 @@ export function begin() {
 function readSettings() {
   for (const name of SETTINGS) game[name] = $(name).value;
   $("rating-shown").textContent = game.rating;
-  $("rating-label").hidden = game.style === "strongest" || !game.ratings;
+  $("rating-label").hidden = game.style === "strongest" || !chosen().reads_ratings;
   store();
 }
 
@@ -66,9 +68,8 @@ export function show() {
 async function answer() {
   const [mine, begun] = [newest(), performance.now()];
   say("The network is thinking…");
-  const time_control = game.clocks?.control ?? "";
   const clock = game.clocks ? Math.floor(game.clocks[position.turn]) : null;
-  const settings = { style: game.style, rating: Number(game.rating), clock, time_control };
+  const settings = { style: game.style, rating: Number(game.rating), clock };
   const found = await ask("/api/play", { ...shown(), ...settings });
   if (found?.seconds) await wait(found.seconds - (performance.now() - begun) / 1000);
   if (!found || mine !== newest() || isOver()) return;
@@ -100,15 +101,14 @@ export function describeGame() {
   const network = $("network").selectedOptions[0].textContent;
   const style = $("style").selectedOptions[0].textContent;
   const [mine, its] = game.color === "w" ? ["White", "Black"] : ["Black", "White"];
-  const rated = game.style !== "strongest" && game.ratings;
+  const rated = game.style !== "strongest" && chosen().reads_ratings;
   const rating = rated ? game.rating : "";
-  const { control } = game.clocks ?? {};
   return {
     Event: "Game against a network, Fianchetto", Site: "this computer",
     Date: new Date().toISOString().slice(0, 10).replaceAll("-", "."),
     [mine]: "You", [its]: network, [`${its}Type`]: "program", [`${mine}Type`]: "human",
     [`${mine}Elo`]: game["own-rating"] || rating, [`${its}Elo`]: rating,
-    TimeControl: control ?? "-", Style: style,
+    TimeControl: timeControl() || "-", Style: style,
   };
 }
 

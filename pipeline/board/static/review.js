@@ -1,16 +1,15 @@
 // Review tab: each move of a game compared with human play at the players' ratings; the curve, the moments, the moves.
 // Several games of one player are reviewed together (games.js).
 import { $, button, change, chart, dom, game, percent, say, stream, table, toPgn } from "./page.js";
-import { arrows, forget, reviewGames } from "./games.js";
+import { arrows, forget, plural, reviewGames } from "./games.js";
 import { describeGame } from "./play.js";
 
-const MAX_TYPED = 200_000; // characters shown in the text field; longer imports are kept beside it
 let header = null; // description of the game, sent before the review
 let [rows, summary] = [[], null]; // one row per move, and the summary
 let running = null; // stops the latest review
-let imported = ""; // a PGN too long for the text field
+let imported = ""; // a PGN from a file, the board or Lichess; it may be too long for the text field
 const BROKEN = "The review was interrupted: press Review again.";
-const countGames = (pgn) => (pgn.match(/^\s*\[Event /gm) ?? []).length;
+const countGames = (pgn) => Math.max((pgn.match(/^\s*\[Event /gm) ?? []).length, 1); // one may have no tags
 export function begin() {
   const panel = $("review");
   $("pgn-file").onchange = () => readFile($("pgn-file").files[0]);
@@ -30,10 +29,10 @@ async function readFile(file) {
 // Keep a PGN for the next review, and say how many games it has.
 function takePgn(pgn, name = "") {
   const count = countGames(pgn);
-  imported = pgn.length > MAX_TYPED ? pgn : "";
-  if (name) $("pgn").value = imported ? "" : pgn;
+  imported = name && pgn;
+  if (name) $("pgn").value = "";
   $("many").hidden = count < 2;
-  if (count > 1 || name) showProgress(`${count} games${name && ` in ${name}`}. Press Review.`);
+  if (count > 1 || name) showProgress(`${plural(count, "game")}${name && ` in ${name}`}. Press Review.`);
 }
 
 // Review the game on the board, with the tags of the game that was played or opened.
@@ -49,7 +48,7 @@ async function download(signal) {
   await stream("/api/lichess", { name }, signal, ({ pgn, wait }) => {
     if (pgn) parts.push(pgn);
     const waiting = `Lichess asks to wait: ${wait} s…`;
-    showProgress(wait ? waiting : `${countGames(parts.join(""))} games of ${name}…`);
+    showProgress(wait ? waiting : `${plural(countGames(parts.join("")), "game")} of ${name}…`);
   });
   $("player-name").value = name;
   takePgn(parts.join(""), `the download of ${name}`);

@@ -205,8 +205,6 @@ class Review(Common):
 
     def _review_games(self) -> dict[str, Any]:
         """Return the review of all games of a player."""
-        import model
-        from engine.cores import count_cores
         from engine.progress import Tick
         from pipeline.board.game_reviews import GamesRequest, render, review_games
         from pipeline.board.lichess import MAX_PGN_BYTES
@@ -218,12 +216,11 @@ class Review(Common):
             if len(data) > MAX_PGN_BYTES:
                 raise ConfigError(f"{self.game} is larger than {MAX_PGN_BYTES >> 20} MiB: split it")
         request = GamesRequest(pgn=data.decode("utf-8", "replace"), name=self.player)
-        network = model.load(self.checkpoint, device="cpu", threads=count_cores())
-        steps = review_games(request, network)
+        steps = review_games(request, self.checkpoint)
         header = next(steps)["header"]
         summary: dict[str, Any] = {}
         with bar("review") as progress:
             for step in steps:
-                progress(Tick(step["done"], step["of"], " games"))
+                progress(Tick(step["done"], step["of"], "games"))
                 summary = step.get("summary", summary)
         return {**header, **summary, "text": render(header, summary)}

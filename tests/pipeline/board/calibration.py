@@ -24,7 +24,7 @@ from pipeline.board.game import rating_in
 from pipeline.board.scores import (
     BLUNDER,
     WEIGHTS,
-    clip_score,
+    bounded_loss,
     compute_features,
     final_score,
     has_scores,
@@ -74,7 +74,7 @@ def measure(positions: Path, dump: str, split: str, count: int) -> tuple[NDArray
     for number in numbers:
         game = chess.pgn.read_game(io.StringIO(texts[number].decode()))
         assert game is not None
-        rated = rating_in(game, "white") and rating_in(game, "black")
+        rated = rating_in(game.headers, "white") and rating_in(game.headers, "black")
         if rated and used < count and has_scores(game):
             used += 1
             rows += [[*row, number] for row in game_rows(game, player, rng)]
@@ -92,11 +92,13 @@ def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> li
     rows = []
     for ply in sorted(rng.permutation(len(nodes))[:MOVES].tolist()):
         board = nodes[ply].parent.board()
-        own, other = (rating_in(game, chess.COLOR_NAMES[board.turn ^ side]) for side in (0, 1))
+        own, other = (
+            rating_in(game.headers, chess.COLOR_NAMES[board.turn ^ side]) for side in (0, 1)
+        )
         choice = player.choose(board, temperature=0, rating=own, opponent_rating=other)
         policy = choice.probabilities
         labels = policy_labels(policy, player.analyse(board, SIMULATIONS, lines=0))
-        loss = (clip_score(scores[ply]) - clip_score(scores[ply + 1])) * (1 if board.turn else -1)
+        loss = bounded_loss(scores[ply], scores[ply + 1], board.turn)
         rows.append([*compute_features(labels, own), own, loss > BLUNDER])
     return rows
 

@@ -3,16 +3,13 @@ make no sense."""
 
 import json
 import os
-import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import IO, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -22,12 +19,14 @@ from engine.errors import UserError
 from pipeline.board.local_server import listen
 from pipeline.board.networks import Networks
 from pipeline.board.server import MAX_REVIEWS, serve
-from tests import forked
-from tests.conftest import REPOSITORY
+from tests.pipeline.board.served import serving
 from tests.processes import command
 from tests.waiting import drop_slow_lines, until
 
-LONG_GAME = "Nf3 Nf6 Ng1 Ng8 " * 400
+if TYPE_CHECKING:
+    import subprocess
+
+LONG_GAME = "Nf3 Nf6 Ng1 Ng8 " * 150
 STOCKFISH = """
 import sys, time
 for line in sys.stdin:
@@ -47,15 +46,13 @@ for line in sys.stdin:
 its requests."""
 
 
-@dataclass
 class Board:
     """A running `fianchetto play`."""
 
-    process: subprocess.Popen[str]
-    url: str
-    output: IO[str]
-    lines: list[Iterator[bytes]] = field(default_factory=list)
-    """Of reviews; one that is let go closes its connection."""
+    def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
+        self.process, self.url = process, url
+        self.lines: list[Iterator[bytes]] = []
+        """Of reviews; one that is let go closes its connection."""
 
     def post(self, name: str, **body: Any) -> requests.Response:
         return requests.post(f"{self.url}/api/{name}", json=body, timeout=300)
@@ -72,40 +69,12 @@ class Board:
         below = psutil.Process(self.process.pid).children()
         return [child for child in below if "stockfish" in command(child)]
 
-    def interrupt(self) -> tuple[int, list[str]]:
-        """Send Ctrl-C; return the exit status and the lines since the address."""
-        self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(120)
-        return code, drop_slow_lines(self.output.read()).splitlines()
 
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a PATH on which a pretended Stockfish comes first."""
-    folder = tmp_path_factory.mktemp("bin")
-    (folder / "stockfish").write_text(f"#!{sys.executable}\n{STOCKFISH}")
-    (folder / "stockfish").chmod(0o755)
-    return f"{folder}:{os.environ['PATH']}"
-
-
-@contextmanager
-def serving(path: str) -> Iterator[Board]:
-    words = [sys.executable, "-m", "pipeline", "play", "--port", "0"]
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(REPOSITORY)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with forked.Popen(words, cwd=REPOSITORY, env=environment, text=True, **pipes) as process:
-        try:
-            line = process.stdout.readline()
-            while not (address := re.search(r"http://[0-9.:]+", line)):
-                assert line
-                line = process.stdout.readline()
-            yield Board(process, address[0], process.stdout)
-        finally:
-            process.kill()
-
-
-def test_reviews_end_with_their_clients_and_ctrl_c_says_one_line(path: str) -> None:
-    with serving(path) as board:
+def test_reviews_end_with_their_clients_and_ctrl_c_says_one_line(tmp_path: Path) -> None:
+    (tmp_path / "stockfish").write_text(f"#!{sys.executable}\n{STOCKFISH}")
+    (tmp_path / "stockfish").chmod(0o755)
+    with serving(PATH=f"{tmp_path}:{os.environ['PATH']}") as (process, url):
+        board = Board(process, url)
         reviews = [board.begin_review() for _ in range(MAX_REVIEWS + 2)]
         until(lambda: len(board.engines()) == MAX_REVIEWS)
         assert board.post("play", network="embedded", moves=["e4"]).ok
@@ -113,12 +82,13 @@ def test_reviews_end_with_their_clients_and_ctrl_c_says_one_line(path: str) -> N
         for review in reviews:
             review.close()
         until(lambda: not board.engines())
-        leave_within_a_request(board.url)
+        leave_within_a_request(url)
         with board.begin_review():
             until(board.engines)
-            code, lines = board.interrupt()
-        assert (code, len(lines)) == (130, 1), lines
-        assert "interrupted" in lines[0]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 130
+        (line,) = drop_slow_lines(process.stdout.read()).splitlines()
+        assert "interrupted" in line
 
 
 def leave_within_a_request(url: str) -> None:

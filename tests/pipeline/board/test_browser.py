@@ -2,25 +2,19 @@
 that dies."""
 
 import io
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import chess
 import chess.pgn
 import pytest
-import requests
 
 import model
 from pipeline.samples.shipped import EMBEDDED
-from tests.conftest import REPOSITORY
 from tests.pipeline.board.games import HANGS, MATED, SHORT, game
+from tests.pipeline.board.served import serving
 from tests.pipeline.defs.served.browser import CHROMIUM, FLAGS, MARKS
 from tests.waiting import until
 
@@ -33,39 +27,10 @@ EXPECTED = re.compile(r"net::ERR_(CONNECTION|EMPTY)|status of 400")
 """What a browser logs of a server that is away, and of a move or game that is refused."""
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-@contextmanager
-def serving(port: int) -> Iterator[int]:
-    """Run `fianchetto play` and give its process id."""
-    words = [sys.executable, "-m", "pipeline", "play", "--port", str(port)]
-    with subprocess.Popen(
-        words, cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    ) as process:
-        try:
-            until(lambda: answers(port))
-            yield process.pid
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
-
-
-def answers(port: int) -> bool:
-    try:
-        return requests.get(f"http://127.0.0.1:{port}/api/networks", timeout=10).ok
-    except requests.ConnectionError:
-        return False
-
-
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    port = free_port()
-    with serving(port):
-        yield f"http://127.0.0.1:{port}/"
+    with serving() as (_, url):
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +169,7 @@ def test_pieces_are_dragged_and_promotions_chosen(browser: "Browser", url: str) 
 
 def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
     with visiting(browser, url) as page:
+        assert "Rating (Lichess rapid)" in page.inner_text("#rating-label")
         choose_clock(page, "180+2")
         page.keyboard.press("Tab")
         while page.evaluate("document.activeElement.dataset.square ?? ''") != "e2":
@@ -234,16 +200,6 @@ def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
         page.locator("#shares tbody tr").first.wait_for()
 
 
-def test_names_of_html_stay_text(browser: "Browser", url: str) -> None:
-    with visiting(browser, url) as page:
-        page.click("#tab-review")
-        page.fill("#pgn", SHORT)
-        page.click("#review-form .main")
-        page.locator("#reviewed h2", has_text="<img src=x onerror=alert(1)>").wait_for()
-        assert page.locator("#reviewed img, #reviewed script").count() == 0
-        assert page.title() == "Fianchetto: the board"
-
-
 def test_a_phone_shows_all_of_it_without_scrolling_sideways_and_in_the_dark(
     browser: "Browser", url: str
 ) -> None:
@@ -262,19 +218,21 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways_and_in_the_dark(
         page.click("#review-form .main")
         page.locator("#reviewed ol").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        # names of HTML stay text
+        assert "<img src=x onerror=alert(1)>" in page.inner_text("#reviewed h2 >> nth=0")
+        assert page.locator("#reviewed img, #reviewed script").count() == 0
 
 
 def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(
     browser: "Browser",
 ) -> None:
-    port = free_port()
-    with serving(port) as process, visiting(browser, f"http://127.0.0.1:{port}/") as page:
+    with serving() as (process, url), visiting(browser, url) as page:
         page.clock.install()
         choose_clock(page, "60+0")
         make(page, chess.Move.from_uci("e2e4"))
         page.locator("#moves button").nth(1).wait_for()
-        os.kill(process, signal.SIGKILL)
-        until(lambda: not answers(port))
+        process.kill()
+        process.wait()
         for _ in range(32):
             page.clock.run_for(2000)
         asked: list[str] = []
@@ -283,7 +241,7 @@ def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(
             page.clock.run_for(1000)
             page.wait_for_timeout(100)
         assert len(asked) <= 12, "one request a second"
-        with serving(port):
+        with serving(int(url.rpartition(":")[2])):
             page.clock.resume()
             page.locator("#status", has_text="Black wins on time, 0-1").wait_for()
 

@@ -1,29 +1,27 @@
 """Reviews of many games of one player."""
 
 import json
-from functools import cache
+import pickle
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import chess
 import pytest
 
-import model
+from engine.progress import never
+from pipeline.board import game_reviews
 from pipeline.board.game import GameError
 from pipeline.board.game_reviews import GamesRequest, review_games
 from pipeline.cli.main import parse
+from pipeline.executors.local import LocalEngine, Result
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.board.games import HANGS, MATED, SHORT, game
 
 
-@cache
-def player() -> Any:
-    return model.load(EMBEDDED, device="cpu")
-
-
 def review(pgn: str, name: str = "") -> tuple[dict, list[dict], dict]:
     """Return the header, the steps and the last summary."""
-    header, *steps = review_games(GamesRequest(pgn=pgn, name=name), player())
+    header, *steps = review_games(GamesRequest(pgn=pgn, name=name), EMBEDDED)
     return header["header"], steps, steps[-1]["summary"]
 
 
@@ -56,16 +54,34 @@ def test_openings_and_time_trouble_are_counted() -> None:
     time = summary["time"]
     # the first move of each side has no clock before it; nobody was below 6 of 60 seconds
     assert (time["short"]["moves"], time["other"]["moves"]) == (0, 2 * 2 + 5 * 3)
-    short = MATED.replace("0:00:09", "0:00:04")
+    short = MATED.replace("0:00:09", "0:00:04").replace("0:00:30", f"{'9' * 400}:00:00")
     _, _, summary = review(game(short, "a", "me", "1-0"), "me")
     assert summary["time"]["short"] == {"moves": 1, "mistakes": 1, "share": 1.0}
 
 
+class LastFirst(LocalEngine):
+    """Other processes may end in this order."""
+
+    def map(self, function: Any, items: Any, cancelled: Any = never) -> Generator[Result]:
+        function, items = pickle.loads(pickle.dumps((function, items)))
+        yield from reversed([*LocalEngine(1).map(function, items, cancelled)])
+
+
+def test_the_order_in_which_games_are_done_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    games = game(HANGS, "me", "you", "0-1") + game(MATED, "you", "me", "1-0")
+    request = GamesRequest(pgn=games, name="me")
+    before = [*review_games(request, EMBEDDED)]
+    monkeypatch.setattr(game_reviews, "LocalEngine", LastFirst)
+    assert [*review_games(request, EMBEDDED)] == before
+
+
 def test_evaluations_of_the_games_are_kept_and_bad_games_are_counted() -> None:
     bad = '[Event "x"]\n[Variant "Atomic"]\n\n1. e4 e5\n\n[Event "x"]\n\n1. e4 Ke5 *\n\n'
+    bad += '[Event "x"]\n[FEN "QQQQQQQk/QQQQ4/8/8/8/8/8/K7 w - - 0 1"]\n\n1. Kb1 *\n\n'
     header, _, summary = review(bad + SHORT, "A <img src=x onerror=alert(1)>")
     assert "standard chess" in header["notes"]
     assert "cannot be read" in header["notes"]
+    assert "cannot be played (1)" in header["notes"]
     assert not summary["mistakes"]  # White lost nothing by the game's evaluations
     with pytest.raises(GameError, match="none of these 1 games"):
         review(SHORT, "nobody")

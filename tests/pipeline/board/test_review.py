@@ -65,6 +65,12 @@ def test_probabilities_are_those_of_the_movers_rating(rows: list[dict]) -> None:
     assert rows[6]["best_probability"] > 0.5
 
 
+def test_variations_are_skipped() -> None:
+    game = read_pgn("1. e4 (1. d4 d5 (1... Nf6) 2. c4) 1... e5 (1... c5) 2. Nf3 *")
+    assert [move.uci() for move in game.mainline_moves()] == ["e2e4", "e7e5", "g1f3"]
+    assert len(game.variations) == 1
+
+
 def test_mates_and_promotions_are_reviewed() -> None:
     pgn = '[FEN "8/P5k1/8/8/8/8/8/7K w - - 0 1"]\n\n1. a8=N *'
     header, (row,), _ = review_rows(pgn, "search")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,10 +21,11 @@ from engine.errors import UserError
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.player import Player
 from model.network.network import build
-from pipeline.board.ask import PlayRequest, answer
+from pipeline.board.ask import PlayRequest, answer, ask, name_speed
+from pipeline.board.game import GameSoFar
 from pipeline.board.networks import Networks
 from pipeline.board.review import ReviewRequest, review
-from pipeline.board.server import MAX_BODY_BYTES, make_app
+from pipeline.board.server import MAX_BODY_BYTES, STATIC, make_app
 from pipeline.board.think_times import draw_seconds
 from pipeline.samples.shipped import EMBEDDED
 from tests.model.synthetic import TINY
@@ -78,13 +80,8 @@ def test_a_finished_game_says_how_and_has_no_moves(
 ) -> None:
     found = post(client, "state", start=start, moves=moves)
     assert (found["ending"], found["legal"]) == (ending, {})
-    assert (
-        post(client, "value", network="embedded", start=start, moves=moves)["score"]
-        == {
-            "0-1": 0.0,
-            "1/2": 0.5,
-        }[ending.rpartition(", ")[2][:3]]
-    )
+    score = post(client, "value", network="embedded", start=start, moves=moves)["score"]
+    assert score == (0.0 if ending.endswith("0-1") else 0.5)
 
 
 BARE = "7k/8/8/8/8/8/R7/K7 w - - 0 1"
@@ -177,13 +174,27 @@ def test_play_and_review_give_the_time_control_to_a_network_that_reads_it() -> N
     row = replace(TINY, condition="ratings_speed", condition_width=4)
     player = Player(NetworkEvaluator(build(row, seed=0), device="cpu"))
     with patch.object(player, "choose", wraps=player.choose) as asked:
-        for text in ("180+2", ""):
-            answer(PlayRequest(time_control=text), player)
+        for text, speed in (("180+2", "blitz"), ("", "rapid")):
+            found = answer(PlayRequest(time_control=text), player)
+            assert found["said"].endswith(f"of players rated 1500 in Lichess {speed} would play.")
         list(review(ReviewRequest(pgn=f'[TimeControl "600+5"]\n{SHORT}'), player))
         given = [call.kwargs["time_control"] for call in asked.call_args_list]
-        assert given == ["180+2", None, *["600+5"] * 7]
+        assert given == ["180+2", "rapid", *["600+5"] * 7]
         with pytest.raises(UserError, match="a time control is"):
             answer(PlayRequest(time_control="soon"), player)
+    blitz, rapid = (
+        ask(GameSoFar(time_control=text), player)["curves"] for text in ("180+2", "600+0")
+    )
+    shares = {one["uci"]: one["share"] for one in blitz}
+    _, policies = player.policies("startpos", [800], time_control="180+2")
+    assert max(share[0] for share in shares.values()) == pytest.approx(policies.max(), abs=1e-4)
+    assert blitz != rapid
+    # the page says which scale it is
+    options = re.findall(
+        r'value="([0-9+]*)" data-speed="(\w+)"', (STATIC / "index.html").read_text()
+    )
+    assert len(options) == 5
+    assert all(name_speed(clock) == speed for clock, speed in options)
 
 
 def test_a_saved_game_is_read_again_by_python_chess(client: TestClient) -> None:
@@ -241,19 +252,11 @@ def test_a_bad_request_is_refused_in_one_line(
     assert not [record for record in caplog.records if record.name.startswith("chess")]
 
 
-def test_other_pages_and_other_hosts_are_refused(client: TestClient) -> None:
-    foreign = (
-        {"Host": "evil.test"},
-        {"Origin": "http://evil.test"},
-        {"Sec-Fetch-Site": "cross-site"},
-    )
-    for headers in foreign:
-        assert client.get("/", headers=headers).status_code == 403
-        assert client.post("/api/state", json={}, headers=headers).status_code == 403
-    own = {"Origin": "http://127.0.0.1:8000"}
-    assert client.post("/api/state", json={}, headers=own).status_code == 200
-    plain = {"Content-Type": "text/plain"}
-    assert client.post("/api/state", content="{}", headers=plain).status_code == 415
+def test_other_pages_are_refused(client: TestClient) -> None:
+    """tests/pipeline/defs/test_guard.py has a table of headers."""
+    kinds = {"Origin": "http://evil.test"}, {"Content-Type": "text/plain"}, {}
+    statuses = [client.post("/api/state", content="{}", headers=one).status_code for one in kinds]
+    assert statuses == [403, 415, 415]
 
 
 def test_bodies_are_limited_whether_or_not_they_say_their_length(client: TestClient) -> None:
@@ -269,17 +272,8 @@ def test_bodies_are_limited_whether_or_not_they_say_their_length(client: TestCli
 def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     page = client.get("/")
     assert "default-src 'self'" in page.headers["content-security-policy"]
-    for name in (
-        "style.css",
-        "main.js",
-        "page.js",
-        "board.js",
-        "play.js",
-        "ask.js",
-        "review.js",
-        "games.js",
-    ):
-        text = client.get(f"/static/{name}").text
+    for path in STATIC.glob("*.[cj]s*"):
+        text = client.get(f"/static/{path.name}").text
         assert "http" not in text.replace("http://www.w3.org/", "")
     assert client.get("/pieces/white%20knight.svg").headers["content-type"] == "image/svg+xml"
     for path in ("/pieces/x.svg", "/static/../server.py", "/static/%2e%2e/server.py"):
@@ -310,6 +304,7 @@ def test_networks_are_named_by_what_they_are(tmp_path: Path, monkeypatch: Any) -
     assert found["me"]["label"] == f"imitation of me, 1,850, {today}"
     assert found["trained"]["label"] == f"trained, 49 %, 2013-01, {today}"
     assert [found[name]["rating"] for name in ("me", "unrated")] == [1850, 1500]
+    assert [found[name]["scale"] for name in ("embedded", "me")] == ["Lichess rapid", ""]
 
 
 def test_a_saved_game_is_reviewed_without_assumptions(client: TestClient) -> None:

@@ -123,15 +123,12 @@ def held_out(out: Path) -> Path:
     return out / "imitation" / "held_out"
 
 
-def _moves_of(game: chess.pgn.Game, board: chess.Board) -> Iterator[tuple[str, str]]:
-    """Yield the person's first moves of a game by EPD, the first of each position."""
-    seen = set()
-    for move in game.mainline_moves():
-        epd = board.epd()
-        is_mine = (game.headers["White"] == NAME) == board.turn
-        if is_mine and board.ply() < BOOK_PLIES and epd not in seen:
-            seen.add(epd)
-            yield epd, move.uci()
+def moves_of(game: chess.pgn.Game, plies: int) -> Iterator[tuple[str, str, str]]:
+    """Yield EPD, UCI and SAN of the person's moves in the first half-moves of a game."""
+    board = game.board()
+    for move in islice(game.mainline_moves(), plies):
+        if (game.headers["White"] == NAME) == board.turn:
+            yield board.epd(), move.uci(), board.san(move)
         board.push(move)
 
 
@@ -176,11 +173,7 @@ def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(
     newest_ratings = [int(game.headers["WhiteElo"]) for game in held]
     assert sorted(set(ratings["latest"].tolist())) == newest_ratings
     assert max(ratings["train"].max(), ratings["val"].max()) < newest_ratings[0]
-    played = [
-        sum((move.ply() % 2 == 1) == (game.headers["White"] == NAME) for move in game.mainline())
-        for game in newest(GAMES)
-    ]
-    assert moves == sum(played)
+    assert moves == sum(len(list(moves_of(game, PLIES))) for game in newest(GAMES))
 
 
 def test_the_card_names_the_person_and_the_engine_plays_like_them(
@@ -227,9 +220,10 @@ def test_openings_that_the_person_always_plays_are_played(
     card = read_card(out)
     counts: dict[str, Counter[str]] = {}
     for game in newest(GAMES):
-        board = game.board()
-        for epd, move in _moves_of(game, board):
-            counts.setdefault(epd, Counter())[move] += 1
+        # the first move in each position of a game
+        moves = {epd: uci for epd, uci, _ in reversed([*moves_of(game, BOOK_PLIES)])}
+        for epd, uci in moves.items():
+            counts.setdefault(epd, Counter())[uci] += 1
     wanted = {
         epd: dict(moves)
         for epd, moves in counts.items()
@@ -271,11 +265,8 @@ def test_the_openings_are_counted_as_python_chess_counts_them(
     _, result = made
     counts: dict[str, Counter[str]] = {}
     for game in newest(GAMES // 10):
-        board = game.board()
-        for move in game.mainline_moves():
-            if (game.headers["White"] == NAME) == board.turn and board.ply() < 16:
-                counts.setdefault(board.epd(), Counter())[board.san(move)] += 1
-            board.push(move)
+        for epd, _, san in moves_of(game, 16):
+            counts.setdefault(epd, Counter())[san] += 1
     for row in result["openings"]:
         found = counts[chess.Board(row["fen"]).epd()]
         assert row["times"] == found.total()

@@ -133,7 +133,7 @@ def test_another_match_and_a_journal_that_is_none_are_refused(
 
 
 def test_a_test_that_decides_early_counts_no_pair_behind_its_end(tmp_path: Path) -> None:
-    sprt = SprtConfig(elo1=150)
+    sprt = SprtConfig(elo1=300)
     config = ArenaConfig(games=100, seed=5, plies=4, early=True, sprt=sprt, concurrency=3)
     summary = play_match(STRONG, WEAK, config, tmp_path / "undisturbed")
     assert summary["finished"]
@@ -249,29 +249,6 @@ def pairs_to_decision(points: list[float | None], config: SprtConfig) -> int | N
         if verdict(llr(counts, config), config) != "undecided":
             return pair
     return None
-
-
-def decide(points: list[float | None], config: SprtConfig) -> int | None:
-    """Return what the test of a match says of A's points by game; None is an unfinished game."""
-    results = {1.0: ("1-0", "0-1"), 0.0: ("0-1", "1-0")}  # A has White in even games
-    games = {
-        number: record(number, results[point][number % 2])
-        for number, point in enumerate(points)
-        if point is not None
-    }
-    return SequentialTest(ArenaConfig(games=60, early=True, sprt=config), games).decided()
-
-
-def test_a_test_goes_by_the_order_of_pairs_and_not_of_their_ends() -> None:
-    config = SprtConfig(elo0=0, elo1=200)
-    won: list[float | None] = [1.0] * 60
-    pairs = decide(won, config)
-    assert pairs is not None
-    assert 2 < pairs < 20
-    assert decide(won[: 2 * pairs], config) == pairs
-    assert decide(won[: 2 * pairs - 1], config) is None
-    assert decide([None, *won[1:]], config) is None, "the first pair is not over"
-    assert decide([0.0] * 60, config) is not None
 
 
 def test_each_pair_is_tested_once_and_in_the_order_of_its_number(
