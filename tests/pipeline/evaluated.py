@@ -1,5 +1,4 @@
-"""Rows of a dataset written as Lichess publishes evaluated positions: by python-chess and DuckDB,
-unlike the reader."""
+"""Write rows as Lichess publishes evaluated positions, with python-chess and DuckDB."""
 
 import json
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""The recipes of pipeline/recipes: each is read by the commands that it names, and its network
-takes a few steps."""
+"""Each recipe is read by the commands that it names, and its network takes a few steps."""
 
 import json
 from pathlib import Path

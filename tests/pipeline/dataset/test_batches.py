@@ -161,8 +161,7 @@ def test_batches_that_cannot_be_are_refused(
 
 
 def test_rows_are_drawn_from_all_of_them_and_none_twice(paths: list[Path]) -> None:
-    """Each of 1,000 rows is as likely as another: of 40 draws of 100 rows, each tenth of the rows
-    has a tenth."""
+    """Every row is equally likely: in 40 samples of 100, each tenth of the rows has a tenth."""
     tenths = np.zeros(10)
     for seed in range(40):
         found = games(batches(paths, batch_size=32, seed=seed).sample(100))
@@ -174,8 +173,7 @@ def test_rows_are_drawn_from_all_of_them_and_none_twice(paths: list[Path]) -> No
 
 
 def test_the_shuffle_of_an_ingest_is_not_undone(tmp_path: Path) -> None:
-    """A dump of one chunk and one row group, with the seeds as they come: its first batch is of
-    many games."""
+    """The first batch of a dump with one chunk and one row group has rows of many games."""
     dump = tmp_path / "games.pgn"
     dump.write_text("\n".join(random_game(seed) for seed in range(60)))
     ingest([str(dump)], tmp_path / "out", IngestConfig(test_share=0.0, val_share=0.0), workers=1)

@@ -1,5 +1,4 @@
-"""The first game of each reason for dropping: shown with its place and text, the same for any
-workers and after a stop."""
+"""The first dropped game of each reason is shown, for any number of workers and stops."""
 
 from pathlib import Path
 
@@ -29,7 +28,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give 3 MB of games, in which every reason occurs three times, in other chunks too."""
+    """Return 3 MB of games, in which every reason occurs three times, in other chunks too."""
     filler = "".join(
         datasets.random_game(seed).replace("[Result", f"{RATED}[Result") for seed in range(40)
     )

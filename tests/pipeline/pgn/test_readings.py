@@ -1,5 +1,4 @@
-"""Games in every spelling: each is read as written, or dropped under a named reason, and never read
-with other moves."""
+"""Games in every spelling are read as written, or dropped under a named reason."""
 
 from pathlib import Path
 from time import process_time

@@ -32,7 +32,7 @@ class Looks:
             return real(path, *rest)
 
         patch.setattr(verify_files, "file_hash", counted)
-        patch.setattr(verify_files, "MIN_AGE_SECONDS", -1.0)  # not to wait two seconds
+        patch.setattr(verify_files, "MIN_AGE_SECONDS", -1.0)  # skip the wait of two seconds
 
     def again(self, **options: Any) -> int:
         self.hashed.clear()
