@@ -139,6 +139,14 @@ class RangeFile(io.RawIOBase):
             with _explained(name):
                 self._object = path.fs.open(path.path, "rb", cache_type="none")
 
+    def readable(self) -> bool:
+        """Return True: pyarrow asks."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True: pyarrow asks."""
+        return True
+
     def tell(self) -> int:
         """Return the offset of the next read."""
         return self.position

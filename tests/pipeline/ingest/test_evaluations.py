@@ -466,7 +466,7 @@ def test_long_texts_are_read_few_at_a_time(repeated: bool, tmp_path: Path) -> No
 def test_positions_without_moves_train_the_value_and_the_report_says_so(
     positions: Positions, tmp_path: Path
 ) -> None:
-    rows = (evaluated.fishnet_row(*row) | {"move": None} for row in positions[:600])
+    rows = (evaluated.fishnet_row(*row) | {"move": None} for row in positions[:200])
     evaluated.write_parquet(tmp_path / "rows.parquet", rows)
     out, net = tmp_path / "out", tmp_path / "net"
     config = IngestConfig(planes="compact", test_share=0.2, val_share=0.3)

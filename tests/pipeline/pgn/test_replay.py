@@ -28,7 +28,7 @@ FILES = (
     "pgn/lichess_export_2022-2026_blitz.pgn",
     "robustness/lichess_from_position_395.pgn",
 )
-GAMES = 50
+GAMES = 32
 """Games of a file, spread over its first 4 MB."""
 PLANES_EVERY = 6
 """Rows whose 77 planes are compared; tests/engine compares every position of 2,000 games."""

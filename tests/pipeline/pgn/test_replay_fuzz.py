@@ -150,7 +150,7 @@ def assert_mutants_agree(sources: list[bytes], count: int, path: Path) -> None:
 
 def test_mutants_of_games_are_read_as_by_python_chess(tmp_path: Path) -> None:
     sources = [mutants.write_game(seed) + mutants.write_game(seed + 1) for seed in range(0, 40, 2)]
-    assert_mutants_agree(sources, 250, tmp_path / "mutant.pgn")
+    assert_mutants_agree(sources, 150, tmp_path / "mutant.pgn")
 
 
 @pytest.mark.slow

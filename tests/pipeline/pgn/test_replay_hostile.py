@@ -14,7 +14,7 @@ FOLDERS = (
     "pgn-extract", "python-chess", "yacai",
 )  # fmt: skip
 
-COMPARED = 25
+COMPARED = 8
 """Games of a file that the quick tests compare, at 2 ms a game; the slow ones compare all."""
 
 FATES = {
