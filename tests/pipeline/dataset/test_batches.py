@@ -73,14 +73,14 @@ def test_rows_travel_whole(paths: list[Path]) -> None:
                 assert batch[name][at] == value, name
 
 
-@pytest.mark.parametrize("batch_size", [64, 130, 999, 1700])
+@pytest.mark.parametrize("batch_size", [64, 999, 1700])
 def test_any_step_is_the_same_as_in_an_undisturbed_stream(
     paths: list[Path], batch_size: int
 ) -> None:
     count = 3 * 1000 // batch_size + 2
     whole = list(islice(batches(paths, batch_size=batch_size, seed=3).from_step(0), count))
     assert all(len(batch["game"]) == batch_size for batch in whole)
-    for step in range(count):
+    for step in range(0, count, 1 + count // 20):
         again = next(batches(paths, batch_size=batch_size, seed=3).from_step(step))
         assert equal(again, whole[step]), f"step {step}"
     other = next(batches(paths, batch_size=batch_size, seed=4).from_step(0))
@@ -161,13 +161,13 @@ def test_batches_that_cannot_be_are_refused(
 
 
 def test_rows_are_drawn_from_all_of_them_and_none_twice(paths: list[Path]) -> None:
-    """Every row is equally likely: in 40 samples of 100, each tenth of the rows has a tenth."""
+    """Every row is equally likely: in 20 samples of 100, each tenth of the rows has a tenth."""
     tenths = np.zeros(10)
-    for seed in range(40):
+    for seed in range(20):
         found = games(batches(paths, batch_size=32, seed=seed).sample(100))
         assert len(set(found.tolist())) == len(found) == 100
         tenths += np.bincount(found // 100, minlength=10)
-    assert np.abs(tenths - 400).max() < 5 * (400 * 0.9) ** 0.5
+    assert np.abs(tenths - 200).max() < 5 * (200 * 0.9) ** 0.5
     everything = games(batches(paths, batch_size=999).sample(10**9))
     assert np.array_equal(everything, np.arange(1000))
 

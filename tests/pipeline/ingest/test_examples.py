@@ -40,9 +40,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_each_reason_has_its_first_game_also_after_a_stop(
-    dump: Path, tmp_path: Path
-) -> None:
+def test_each_reason_has_its_first_game_also_after_a_stop(dump: Path, tmp_path: Path) -> None:
     made = ingest([str(dump)], tmp_path / "1", CONFIG, workers=1)
     text, card = dump.read_bytes(), (tmp_path / "1" / "CARD.md").read_text()
     shown = describe_dataset(made, tmp_path / "1", False)

@@ -24,9 +24,9 @@ GOOD = '[Event "good"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7
 @pytest.mark.parametrize(
     "between",
     [
-        b"x" * (36 << 20),
-        b'[Event "long"]\n\n1. e4 {' + b"y" * (18 << 20) + b"} e5 1-0\n\n",
-        b'[Event "lines"]\n\n1. e4 {' + b"z z z z z z z\n" * (18 << 16) + b"} e5 1-0\n\n",
+        b"x" * (40 << 20),
+        b'[Event "long"]\n\n1. e4 {' + b"y" * (20 << 20) + b"} e5 1-0\n\n",
+        b'[Event "lines"]\n\n1. e4 {' + b"z z z z z z z\n" * (20 << 16) + b"} e5 1-0\n\n",
         b"\n" * (36 << 20),
         b"% a note\n" * (36 << 17),
     ],

@@ -15,8 +15,6 @@ from pipeline.dataset.join import JoinConfig, join
 from pipeline.evaluation.render import publish_result
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
-from pipeline.imitation import tune
-from pipeline.imitation.imitate import imitate
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.matches.arena import play_matches
@@ -89,8 +87,10 @@ def _finetune(inputs: Path, out: Path, seed: int = 0) -> object:
 
 
 def _imitate(inputs: Path, out: Path) -> object:
+    from pipeline.imitation import imitate, tune  # polars, which other jobs do not load
+
     tune.FOLDS = 2
-    return imitate([str(inputs / "mine.pgn")], [PLAYER], out)
+    return imitate.imitate([str(inputs / "mine.pgn")], [PLAYER], out)
 
 
 def _join(inputs: Path, out: Path) -> object:
