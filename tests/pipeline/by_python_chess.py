@@ -128,8 +128,7 @@ def _node(comments: list[str]) -> chess.pgn.Game:
 
 
 def expected_eval(reading: Reading, ply: int) -> int | None:
-    """Return the eval of the position that the mover of `ply` sees, from the comment on the move
-    before."""
+    """Return the mover's eval, from the comment on the move before."""
     score = _node(reading.comments[ply]).eval() if ply else None
     if score is None or reading.start is None:
         return None
@@ -141,8 +140,7 @@ def expected_eval(reading: Reading, ply: int) -> int | None:
 
 
 def expected_clock(reading: Reading, ply: int) -> int | None:
-    """Return the seconds of the mover: his last clock, or the base before his first move of a game
-    with clocks."""
+    """Return the mover's last clock; before a first move the base, if the game has clocks."""
     if ply >= 2:
         seconds = _node(reading.comments[ply - 1]).clock()
         return None if seconds is None else min(int(seconds), 65534)

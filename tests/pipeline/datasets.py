@@ -38,8 +38,7 @@ MOVES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knig
 
 
 def planes_of(part: pa.Table) -> np.ndarray:
-    """Return the planes of a shard's table, uint64[R, 77], by the columns as datasets/README.md
-    describes them."""
+    """Return a shard's planes, uint64[R, 77], by the columns that datasets/README.md describes."""
     if "piece_bit_0" in part.schema.names:
         return np.array([planes_of_row(row) for row in part.to_pylist()], dtype=np.uint64).reshape(
             len(part), 77
@@ -75,8 +74,7 @@ def planes_of_row(row: dict[str, Any]) -> Any:
 
 
 def with_planes(part: pa.Table) -> pa.Table:
-    """Return a shard's table with its planes as one column of bytes, the first, in place of those
-    that are stored."""
+    """Return a shard's table with its planes as one column of bytes, the first one."""
     if "planes" in part.schema.names:
         return part
     stored = [

@@ -24,8 +24,7 @@ COLUMNS = (*HUMAN_COLUMNS, *LAST_MOVES[1:])
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Make three datasets, together 1,000 training rows in row groups of 64, whose `game` numbers
-    them; the last one has 70 rows for validation."""
+    """Make 1,000 training rows in three datasets with groups of 64; `game` numbers the rows."""
     rows = playouts(1070, 0) | {"game": np.arange(1070, dtype=np.uint32)}
     made = []
     with pytest.MonkeyPatch.context() as patch:

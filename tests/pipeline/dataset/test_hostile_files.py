@@ -196,8 +196,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copy the workplace; trainings end where they have read their first batch, fine-tunes where
-    they would begin."""
+    """Copy the workplace; training ends after its first batch, a fine-tune before it begins."""
 
     def begin(config: Any, row: Any, batches: Any, *_: Any, **__: Any) -> None:
         next(batches(0))
@@ -248,8 +247,7 @@ def refused(
     capsys: pytest.CaptureFixture[str],
     patch: pytest.MonkeyPatch,
 ) -> bool:
-    """Run a command: whether it refused, in one line with the file's name, and left nothing. Verify
-    may list it instead."""
+    """Return whether a command refused the file in one line and wrote nothing."""
     patch.setattr(sys, "argv", ["fianchetto", *words(command, folder, positions)])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -36,8 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def some_moves(rows: Any, row: int) -> Any:
-    """Return 0 to 4 moves a row, none in the rows of every other group of 16: null, or visits of
-    nothing."""
+    """Return 0 to 4 moves per row, None in every other group of 16 rows."""
     if row // 16 % 2:
         return None
     return [{"label": label, "share": 0.25} for label in legal_labels(rows, row)[: row % 5]]

@@ -56,8 +56,7 @@ def rows(out: Path, split: str) -> Counter[bytes]:
 def stored(
     paths: list[Path], splits: tuple[str, ...], newest: bool | None = None
 ) -> Counter[bytes]:
-    """Return the rows of datasets in the same form, read without the code that batches use: of the
-    last day, or without it."""
+    """Return rows in the same form, read without the code of batches; `newest` selects days."""
     kinds = {"label": "<u2", "game": "<u4", "ply": "<u2", "elo": "<u2", "result": "i1"}
     found: Counter[bytes] = Counter()
     for path in paths:

@@ -30,8 +30,7 @@ SUFFIXES = {"zstd": ".zst", "gzip": ".gz", "bz2": ".bz2"}
 
 @pytest.fixture(scope="module")
 def texts() -> list[bytes]:
-    """Return the texts of frames: whole games and parts of them, one empty, one of several
-    blocks."""
+    """Return texts of frames: parts of games, an empty one, one of several blocks."""
     games = "".join(datasets.random_game(seed) for seed in range(30)).encode()
     cuts = sorted({0, len(games), *random.Random(1).sample(range(len(games)), 11)})
     parts = [games[first:last] for first, last in pairwise(cuts)]

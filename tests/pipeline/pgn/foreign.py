@@ -172,16 +172,14 @@ class Alteration:
     readings: tuple[str, ...]
     """The text with each ASCII text that the character may be taken for."""
     touches_move: bool
-    """Whether it touches a move, a result or a position, so that the game must not be used as if it
-    were not there."""
+    """Whether it touches a move, a result or a position, so ignoring it would be wrong."""
     in_tags: bool
     at_end: bool
     """Whether it touches the next game."""
 
 
 def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
-    """Return the places of a game: (name, first character to replace, character behind, whether
-    blanks go around)."""
+    """Yield the places of a game: (name, first and last character replaced, blanks around)."""
     for kind, start, end in segments(text):
         yield f"before {kind}", start, start, False
         yield f"after {kind}", end, end, False
@@ -243,8 +241,7 @@ _WORD = re.compile(
 
 
 def _words(movetext: str) -> list[str] | None:
-    """Return the moves and results of movetext, None if a word is neither of these nor a number or
-    mark."""
+    """Return the moves and results of movetext, None if it has any unknown word."""
     text = _COMMENT.sub(" ", movetext)
     while (shorter := _VARIATION.sub(" ", text)) != text:
         text = shorter

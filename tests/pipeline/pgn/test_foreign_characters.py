@@ -43,8 +43,7 @@ class Found:
 
 
 def first_positions(path: Path) -> list[tuple[int, ...]]:
-    """Return the first position of each used game of a file: its pieces, castling rights, and
-    whether Black moves."""
+    """Return the first position of each used game: pieces, castling rights, Black's turn."""
     positions = []
     for chunk in read_chunks([Source(str(path))], 1 << 24):
         _, rows = by_kernels.replay_chunk(chunk)

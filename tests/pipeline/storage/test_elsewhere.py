@@ -21,8 +21,7 @@ INGEST = "--set chunk_mib=1 --set test_share=0.2 --set val_share=0.1 --workers 1
 
 
 def taken(store: str, here: Path, dump: str) -> dict[str, list[str]]:
-    """Return commands that take addresses, in an order that each finds what it needs: the dump lies
-    at `dump`."""
+    """Return commands that take URLs, in an order in which each finds its inputs."""
     made, net = f"{store}/made", str(here / "net")
     report = ["report", "--checkpoint", net, "--positions", made, "--out", str(here / "report")]
     return {

@@ -1,5 +1,4 @@
-"""Both forms of planes: every reader opens every column, and the position gives back all 77 planes
-bit for bit; the page of the format describes every column."""
+"""Both forms of planes: every reader opens all columns; positions give back all 77 planes."""
 
 import random
 import re
