@@ -180,8 +180,8 @@ def _count_days(dataset: Dataset) -> Mapping[str, int]:
 def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tuple[str, str]:
     """Return the held-out games of a dataset, as in `Dataset.held_out`, and the reason."""
     if config.hold_out != NEWEST:
-        held = HOLD_OUT_ALL if name == config.hold_out else HOLD_OUT_NONE
-        return held, f"by hold_out {config.hold_out}"
+        which = HOLD_OUT_ALL if name == config.hold_out else HOLD_OUT_NONE
+        return which, f"by hold_out {config.hold_out}"
     total, held, first = sum(days.values()), 0, ""
     for day in sorted(days, reverse=True):
         if first and held + days[day] > NEWEST_SHARE * total:

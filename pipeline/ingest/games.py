@@ -103,7 +103,8 @@ def map_values(
     """Apply `read` to the text of each span, [G, ...]; equal texts are read once."""
     words = span_column(text, spans).dictionary_encode()
     values = [read(decode_value(word)) for word in words.dictionary.to_pylist()]
-    return np.array(values, dtype=dtype)[array_numbers(words.indices)]
+    mapped: NDArray[Any] = np.array(values, dtype=dtype)[array_numbers(words.indices)]
+    return mapped
 
 
 def match_texts(
