@@ -141,6 +141,7 @@ def _load() -> None:
     import torch._dynamo  # as the first optimizer does
 
     import pipeline.cli.main
+    import pipeline.finetune.loop
     import pipeline.matches.arena
     import pipeline.selfplay.job
     import pipeline.training.train  # noqa: F401

@@ -137,13 +137,17 @@ def require_distinct(paths: Iterable[Path]) -> None:
 def require_divisible(batch_size: int, rank: int, world: int) -> None:
     """Raise ConfigError if a batch cannot be divided among so many processes."""
     if batch_size < 1 or not 0 <= rank < world or batch_size % world:
-        processes = f"{world} processes (this is process {rank})"
-        raise ConfigError(
-            f"a batch of {batch_size} rows cannot be divided equally among {processes}"
-        )
+        whom = f"{world} processes (this is process {rank})"
+        raise ConfigError(f"a batch of {batch_size} rows cannot be divided equally among {whom}")
 
 
-def _concatenate(parts: Sequence[Batch]) -> Batch:
+def take_rows(batch: Batch, rows: slice | NDArray[np.int64]) -> Batch:
+    """Return some rows of a batch."""
+    return {name: values[rows] for name, values in batch.items()}
+
+
+def concatenate(parts: Sequence[Batch]) -> Batch:
+    """Return the rows of several batches with the same columns."""
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -152,12 +156,7 @@ def _concatenate(parts: Sequence[Batch]) -> Batch:
 def _slices(rows: Batch, count: int, size: int) -> Iterator[Batch]:
     """Yield `count` rows in batches of `size`; the last one may be smaller."""
     for at in range(0, count, size):
-        yield {name: values[at : at + size] for name, values in rows.items()}
-
-
-def _read_footer(shard: Shard) -> pq.FileMetaData:
-    with shard.open() as reader:
-        return reader.file.metadata
+        yield take_rows(rows, slice(at, at + size))
 
 
 class Batches:
@@ -208,7 +207,13 @@ class Batches:
         self.columns = list(dict.fromkeys(columns))
         self.packed = "planes" in columns and all(shard.form == "compact" for shard in shards)
         """Whether rows are shuffled as packed positions and unpacked to planes batch by batch."""
-        self._footer = lru_cache(MAX_CACHED_FOOTERS)(_read_footer)
+
+        @lru_cache(MAX_CACHED_FOOTERS)
+        def read_footer(shard: Shard) -> pq.FileMetaData:
+            with shard.open() as reader:
+                return reader.file.metadata
+
+        self._read_footer = read_footer
 
     def _parts(self, epoch: int) -> Iterator[_Part]:
         """Yield this process's row groups of an epoch in a random order.
@@ -261,14 +266,14 @@ class Batches:
     ) -> Batch:
         """Return a part's rows, with planes in `planes_RP` if given, or as packed positions."""
         shard = part.shard
-        with shard.open(self._footer(shard)) as reader:
+        with shard.open(self._read_footer(shard)) as reader:
             rows = reader.read(part.group, self.columns, shard.games, planes_RP, packed=packed)
         if self.people_only and shard.by_engine and "label" in rows:
             rows["label"] = np.full_like(rows["label"], NO_LABEL)
         if len(rows[self.columns[0]]) != shard.groups[part.group]:
             why = "does not have the games that its training set lists: join the datasets again"
             raise DatasetError(f"{shard.path} {why}")
-        return {name: values[part.first : part.last] for name, values in rows.items()}
+        return take_rows(rows, slice(part.first, part.last))
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
         """Yield shuffled blocks from row `skip` of an epoch on, each with the first row to use.
@@ -315,7 +320,7 @@ class Batches:
             rows, at = len(block.order_R), first
             while rows - at >= (need := size - have):
                 whole = block.take(at, at + need)
-                yield _concatenate([*parts, whole])  # a batch may start in the previous block
+                yield concatenate([*parts, whole])  # a batch may start in the previous block
                 parts, have = [], 0
                 at += need
             if at < rows:
@@ -329,7 +334,7 @@ class Batches:
         """Yield one shuffled epoch, the same each time; the last batch may be smaller."""
         size, left = self.batch_size // self.world, self.share[1] - self.share[0]
         for batch in islice(self.from_step(0), len(self)):
-            yield batch if left >= size else {name: values[:left] for name, values in batch.items()}
+            yield take_rows(batch, slice(left))
             left -= size
 
     def read_rows(self) -> Iterator[Batch]:
@@ -346,11 +351,9 @@ class Batches:
         for group in self.groups:
             low, high = np.searchsorted(chosen, (first, first + group.rows))
             if low < high:
-                picked = chosen[low:high] - first
-                rows = self._rows(group)
-                parts.append({name: values[picked] for name, values in rows.items()})
+                parts.append(take_rows(self._rows(group), chosen[low:high] - first))
                 have += high - low
             first += group.rows
             if parts and (have >= self.batch_size or first == self.rows):
-                yield from _slices(_concatenate(parts), have, self.batch_size)
+                yield from _slices(concatenate(parts), have, self.batch_size)
                 parts, have = [], 0

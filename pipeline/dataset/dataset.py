@@ -160,18 +160,15 @@ class Dataset:
         """Return whether games with these dates are held out, bool[G]."""
         if self.held_out in (HOLD_OUT_ALL, HOLD_OUT_NONE):
             return np.full(len(dates), self.held_out == HOLD_OUT_ALL)
-        is_day, late = (
-            pc.match_substring_regex(dates, DAY_PATTERN),
-            pc.greater_equal(dates, self.held_out),
-        )
-        return np.asarray(pc.fill_null(pc.and_(is_day, late), False))
+        is_day = pc.match_substring_regex(dates, DAY_PATTERN)
+        is_late = pc.greater_equal(dates, self.held_out)
+        return np.asarray(pc.fill_null(pc.and_(is_day, is_late), False))
 
     @cached_property
     def held_games(self) -> NDArray[np.bool_]:
         """Mask of the held-out games of a dataset, bool[G]; reads the dates of all games."""
-        return np.concatenate(
-            [self.is_held_out(table["date"]) for _, table in self.games(["date"])]
-        )
+        found = [self.is_held_out(table["date"]) for _, table in self.games(["date"])]
+        return np.concatenate(found)
 
     def _shards(self, split: str) -> Iterator[Shard]:
         by_engine = self.has_engine_moves or "games" in self.page.get("selfplay", {})

@@ -20,33 +20,15 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.storage.stores import is_local, publish
 
-EXPORTED_COLUMNS = (
-    "game",
-    "ply",
-    "result",
-    "eval",
-    "clock",
-    "elo",
-    "opponent_elo",
-    "base",
-    "increment",
-)
+PLACE = ("game", "ply")
+FIGURES = ("result", "eval", "clock", "elo", "opponent_elo", "base", "increment")
 """Exported columns of a shard; `result`, `eval`, `clock` and `elo` are for the side to move."""
-READ_COLUMNS = (
-    "planes",
-    "castling",
-    "ep_file",
-    "halfmove",
-    "label",
-    "promotion",
-    "plies",
-    *EXPORTED_COLUMNS,
-)
-TEXTS = {name: pa.string() for name in ("split", "fen", "uci")}
+READ_COLUMNS = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "plies")
+TEXTS = ("split", "fen", "uci")
 SCHEMA = pa.schema(
     [
-        (name, TEXTS[name] if name in TEXTS else BY_NAME[name].type)
-        for name in ("split", *EXPORTED_COLUMNS[:2], "fen", "uci", *EXPORTED_COLUMNS[2:])
+        (name, pa.string() if name in TEXTS else BY_NAME[name].type)
+        for name in ("split", *PLACE, "fen", "uci", *FIGURES)
     ]
 )
 SUFFIXES = (".csv", ".parquet")
@@ -65,7 +47,7 @@ def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterat
         opened.require_shards(split)  # raises if there are none
     for part in opened.parts:
         for name in (split,) if split else ALL_SPLITS:
-            for rows in part.rows(name, READ_COLUMNS):
+            for rows in part.rows(name, (*READ_COLUMNS, *PLACE, *FIGURES)):
                 table = _table(rows, name)
                 yield table.slice(0, count) if count else table
                 if 0 < count <= len(table):
@@ -85,7 +67,7 @@ def _table(rows: dict[str, Any], split: str) -> pa.Table:
             for label, promotion, color in moves
         ],
     }
-    for name in EXPORTED_COLUMNS:
+    for name in (*PLACE, *FIGURES):
         unknown = BATCH_SENTINELS.get(name)
         mask = None if unknown is None else rows[name] == unknown
         columns[name] = pa.array(rows[name], SCHEMA.field(name).type, mask=mask)

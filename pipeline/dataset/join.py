@@ -137,10 +137,8 @@ def _entries(
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two datasets are called {twice[0]!r}: rename the folder of one")
     if config.hold_out not in (NEWEST, HOLD_OUT_NONE, *names):
-        allowed = "newest, none or a dataset's name"
-        raise ConfigError(
-            f"hold_out must be {allowed}, but no dataset is called {config.hold_out!r}"
-        )
+        why = f"newest, none or a dataset's name, but no dataset is called {config.hold_out!r}"
+        raise ConfigError(f"hold_out must be {why}")
     by_hash: dict[str, Path] = {}
     for directory, entry in found.items():
         if (other := by_hash.setdefault(entry["manifest_sha256"], directory)) != directory:
@@ -182,10 +180,8 @@ def _count_days(dataset: Dataset) -> Mapping[str, int]:
 def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tuple[str, str]:
     """Return the held-out games of a dataset, as in `Dataset.held_out`, and the reason."""
     if config.hold_out != NEWEST:
-        return (
-            HOLD_OUT_ALL if name == config.hold_out else HOLD_OUT_NONE,
-            f"by hold_out {config.hold_out}",
-        )
+        which = HOLD_OUT_ALL if name == config.hold_out else HOLD_OUT_NONE
+        return which, f"by hold_out {config.hold_out}"
     total, held, first = sum(days.values()), 0, ""
     for day in sorted(days, reverse=True):
         if first and held + days[day] > NEWEST_SHARE * total:

@@ -23,7 +23,7 @@ from itertools import count as count_from
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.dataset.batches import Batches, require_divisible
+from pipeline.dataset.batches import Batches, concatenate, require_divisible, take_rows
 from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError
 
@@ -105,9 +105,8 @@ class Mixture:
                     source = self.sources[index]
                     readers[index] = _Reader(source.batches, source.first + int(taken[index]))
                 parts += readers[index].take(count) if count else []
-            yield _mix(
-                parts, self.batch_size, (self.seed, ORDER_STREAM, number), self.rank, self.world
-            )
+            seed = (self.seed, ORDER_STREAM, number)
+            yield _mix(parts, self.batch_size, seed, self.rank, self.world)
 
 
 class Shares:
@@ -149,7 +148,7 @@ class Shares:
 def _mix(parts: Sequence[Batch], size: int, seed: tuple[int, ...], rank: int, world: int) -> Batch:
     """Shuffle the rows of several parts; return those of process `rank` of `world`."""
     places = np.random.Generator(np.random.PCG64(seed)).permutation(size)[rank::world]
-    return {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
+    return take_rows(concatenate(parts), places)
 
 
 class _Reader:
@@ -158,7 +157,7 @@ class _Reader:
     def __init__(self, batches: Batches, first: int) -> None:
         step, drop = divmod(first, batches.batch_size)
         self.stream = batches.from_step(step)
-        self.rest = _slice(next(self.stream), drop, None)
+        self.rest = take_rows(next(self.stream), slice(drop, None))
 
     def take(self, count: int) -> list[Batch]:
         """Return the next `count` rows, in parts."""
@@ -167,10 +166,6 @@ class _Reader:
             count -= len(self.rest["planes"])
             parts.append(self.rest)
             self.rest = next(self.stream)
-        parts.append(_slice(self.rest, 0, count))
-        self.rest = _slice(self.rest, count, None)
+        parts.append(take_rows(self.rest, slice(count)))
+        self.rest = take_rows(self.rest, slice(count, None))
         return parts
-
-
-def _slice(batch: Batch, first: int, last: int | None) -> Batch:
-    return {name: column[first:last] for name, column in batch.items()}

@@ -87,31 +87,21 @@ class _Window:
         if self.source.is_evaluations:
             newlines = np.flatnonzero(self.text[self.scanned : end] == ord("\n"))
             found = self.scanned + np.concatenate([[0], newlines[:-1] + 1])[: len(newlines)]
-            count = len(found)
         else:
             found = np.empty((end - self.splitter.resume(self.scanned)) // 2 + 2, dtype=np.int64)
             count = split(self.read_only, self.scanned, end, final, self.splitter.state, found)
-        self.starts = np.concatenate([self.starts, found[:count]])
+            found = found[:count]
+        self.starts = np.concatenate([self.starts, found])
         self.scanned = end
-        self.has_games = self.has_games or count > 0
+        self.has_games = self.has_games or len(found) > 0
 
     @property
     def is_full(self) -> bool:
         """Return whether no further block fits; an open game is then cut and returned."""
         return self.filled + BLOCK > len(self.text)
 
-    def drop_last_game(self) -> None:
-        """Drop the last game and its text."""
-        self.filled = self.scanned = int(self.starts[-1])
-        self.starts = self.starts[:-1]
-
-    def drop_scanned(self) -> int:
-        """Drop the scanned text if no game is open, and return the number of bytes dropped."""
-        dropped = self.scanned
-        self._drop(dropped)
-        return dropped
-
-    def _drop(self, end: int) -> None:
+    def drop(self, end: int) -> None:
+        """Drop the text up to `end`."""
         rest = self.filled - end
         self.text[:rest] = self.text[end : self.filled].copy()
         self.splitter.drop(end)
@@ -122,7 +112,7 @@ class _Window:
         first = int(self.starts[0])
         text, starts = self.text[first:end].tobytes(), self.starts[:games] - first
         self.starts = self.starts[games:] - end
-        self._drop(end)
+        self.drop(end)
         return text, starts
 
 
@@ -134,8 +124,9 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
     while more:
         more = window.read_block()
         window.find_games(final=not more)
-        if window.is_cut and len(window.starts):
-            window.drop_last_game()
+        if window.is_cut and len(window.starts):  # the last game is not whole
+            window.filled = window.scanned = int(window.starts[-1])
+            window.starts = window.starts[:-1]
         while len(window.starts):
             first = int(window.starts[0])
             later = min(int(np.searchsorted(window.starts, first + chunk_bytes)), MAX_GAMES)
@@ -148,10 +139,12 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
             text, starts = window.take(end, games)
             yield Chunk(index, number, game, offset + first, text, starts, source.is_evaluations)
             offset, index, game = offset + end, index + 1, game + games
-        if not len(window.starts):
-            offset += window.drop_scanned()
+        if not len(window.starts):  # no game is open
+            offset += window.scanned
+            window.drop(window.scanned)
     if source.is_parquet_evaluations:
         source.bytes_read = source.size or 0  # identified by its footer
+        source.require_version()
     else:
         # hash the bytes after damage too, since the manifest has the hash of the whole file
         while source.read(BLOCK):

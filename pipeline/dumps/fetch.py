@@ -26,14 +26,7 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import sync_directory
 from model.settings import settings
 from pipeline.errors import ConfigError, FetchError, SourceChangedError
-from pipeline.storage.http import (
-    BLOCK,
-    RemoteVersion,
-    WebFile,
-    file_name,
-    is_web,
-    redact_url,
-)
+from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, is_web, redact_url
 from pipeline.storage.stores import file_hash, locked, publish_json
 
 LICHESS = "https://database.lichess.org/standard"
@@ -76,8 +69,7 @@ def parse_months(word: str) -> list[str]:
         newest = ", ".join(_format_month(this_month - back) for back in (1, 2, 3))
         raise ConfigError(
             f"{redact_url(word)!r} is not a month from 2013-01 on, an ascending range of months "
-            "such as "
-            f"2013-01..2013-06, or a URL; the newest months are {newest}"
+            f"such as 2013-01..2013-06, or a URL; the newest months are {newest}"
         )
     return [_format_month(month) for month in range(ends[0], ends[1] + 1)]
 
@@ -88,17 +80,14 @@ def _format_month(month: int) -> str:
 
 def _load_hashes(base: str, stop: Stop) -> dict[str, str]:
     """Return the sha256 of each published file by its name; raises FetchError."""
-    url = f"{base}/{HASHES}"
-    text = b""
+    url, text, found = f"{base}/{HASHES}", b"", dict[str, str]()
     with closing(WebFile(url, stop)) as file:
         while len(text) < MAX_HASHES and (data := file.read(BLOCK)):
             text += data
-    found = {}
     for line in text.decode("utf-8", "replace").splitlines():
         if not (match := re.fullmatch(r"([0-9a-fA-F]{64}) [ *](\S+)", line.strip())):
-            raise FetchError(
-                f"{redact_url(url)} is not a list of hashes: it has the line {line[:80]!r}"
-            )
+            why = f"is not a list of hashes: it has the line {line[:80]!r}"
+            raise FetchError(f"{redact_url(url)} {why}")
         found[match[2].rpartition("/")[2]] = match[1].lower()
     return found
 
@@ -133,11 +122,9 @@ def _resolve_files(
 ) -> list["_Download"]:
     """Resolve months, ranges of months and URLs to files with their published hashes."""
     if not words:
-        raise ConfigError(
-            "name a month such as 2013-01, a range such as 2013-01..2013-06, or a URL"
-        )
-    base = config.base.rstrip("/")
-    urls = list[str]()
+        what = "a month such as 2013-01, a range such as 2013-01..2013-06, or a URL"
+        raise ConfigError(f"name {what}")
+    base, urls = config.base.rstrip("/"), list[str]()
     for word in words:
         months = [] if is_web(word) else parse_months(word)
         urls += [f"{base}/{MONTH_PREFIX}{month}.pgn.zst" for month in months] or [word]
@@ -178,9 +165,8 @@ class _Download:
     """A file to download, and the part of it that is on disk."""
 
     def __init__(self, url: str, path: Path, sha256: str, stop: Stop) -> None:
-        self.url, self.path, self.stop = url, path, stop
-        self.sha256 = sha256
-        """Expected SHA-256; "" for any."""
+        """Describe the file; `sha256` is the expected hash, "" for any."""
+        self.url, self.path, self.sha256, self.stop = url, path, sha256, stop
         self.part = path.with_name(f"{path.name}.part")
         self.state = path.with_name(f"{path.name}.part.json")
         """File with the URL and version of the partial download."""
@@ -197,18 +183,11 @@ class _Download:
             raise FetchError(
                 f"{self.path} exists and differs from the published file: move it away"
             )
-        return {
-            "bytes": self.path.stat().st_size,
-            "sha256": sha256,
-            "verified": bool(self.sha256),
-            "fetched": not is_here,
-        }
+        entry = {"bytes": self.path.stat().st_size, "sha256": sha256}
+        return entry | {"verified": bool(self.sha256), "fetched": not is_here}
 
     def _complete(self, meter: _Meter) -> str:
-        """Download the missing bytes, rename the file, and return its sha256.
-
-        Starts again if the server has another version, or if a resumed part is damaged.
-        """
+        """Download the missing bytes, or all if they do not fit; return the file's sha256."""
         if not self.state.exists() and self.part.exists():
             raise FetchError(f"{self.part} was not written by this program: move it away")
         for attempt in range(MAX_STARTS):

@@ -17,9 +17,16 @@ from pipeline.dumps.archives import decompress, detect_compression, read_zip, re
 from pipeline.dumps.formats import evaluations, parquet
 from pipeline.dumps.formats.positions import recognize
 from pipeline.dumps.formats.text import FIRST_BYTES, HEAD_BYTES, Pieces, join_games
-from pipeline.errors import DumpError, Stopped
+from pipeline.errors import DatasetError, DumpError, SourceChangedError, Stopped
 from pipeline.storage.http import RemoteVersion, WebFile, file_name, redact_url
-from pipeline.storage.objects import ObjectFile, RangeFile, fetch_version, list_files, open_remote
+from pipeline.storage.objects import (
+    REPLACED,
+    ObjectFile,
+    RangeFile,
+    fetch_version,
+    list_files,
+    open_remote,
+)
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import file_hash, is_url
 
@@ -50,8 +57,7 @@ class Source:
     ) -> None:
         self.name, self.stop, self.plain, self.sample = name, stop, plain, sample
         self.hash = hashlib.sha256()
-        self.bytes_read = 0
-        self.text_bytes = 0
+        self.bytes_read = self.text_bytes = 0
         self.damage = ""
         self.compression: str | None = None
         self.input = ""
@@ -125,9 +131,8 @@ class Source:
         self.input, convert = found
         if convert is None:
             self.is_evaluations = True
-            return Pieces(
-                evaluations.read_json_lines(short_name(self.name), stream, self.sample), stream
-            )
+            lines = evaluations.read_json_lines(short_name(self.name), stream, self.sample)
+            return Pieces(lines, stream)
         return Pieces(join_games(convert(stream)), stream)
 
     def _first_text(self) -> bytes:
@@ -151,10 +156,7 @@ class Source:
             yield piece
 
     def _open_parquet(self, name: str) -> Pieces:
-        """Return a stream of a table's text.
-
-        Evaluated positions may be remote; other tables must be local files.
-        """
+        """Return a stream of a table's text; only evaluated positions may be remote."""
         problem = ""
         if self.plain:
             problem = "but PGN text is expected: name a PGN file, compressed or not"
@@ -170,18 +172,20 @@ class Source:
         if opened is None and is_url(self.name):
             raise DumpError(
                 f"{name} is Parquet, and only evaluated positions can be read from a URL: "
-                f"download it first"
+                "download it first"
             )
         if opened is None:
             self.input, games = parquet.convert_parquet(self.name, self._hash_share)
             return Pieces(join_games(games))
         self.input, file, self.hash = opened
         self.is_evaluations = True
-        return Pieces(
-            evaluations.read_parquet(
-                short_name(self.name), file, self.input, self.sample, self._note_share
-            )
-        )
+        short, note = short_name(self.name), self._note_share
+        return Pieces(evaluations.read_parquet(short, file, self.input, self.sample, note))
+
+    def _hash_share(self, share: float) -> None:
+        """Hash a file that another reader reads, up to a share of its size."""
+        while self.bytes_read < share * (self.size or 0) and self.read(BLOCK):
+            pass
 
     def _note_share(self, share: float) -> None:
         self.bytes_read = round(share * (self.size or 0))
@@ -191,11 +195,6 @@ class Source:
         for piece in pieces:
             self._raise_if_stopped()
             yield piece
-
-    def _hash_share(self, share: float) -> None:
-        """Hash a file that another reader reads, up to a share of its size."""
-        while self.bytes_read < share * (self.size or 0) and self.read(BLOCK):
-            pass
 
     def read(self, count: int) -> bytes:
         """Return up to `count` raw bytes, none at the end, and add them to the hash."""
@@ -217,10 +216,15 @@ class Source:
                 self._raise_if_stopped()
         return self._file.read(count)
 
+    def require_version(self) -> None:
+        """Raise SourceChangedError if a remote file was replaced while it was read in parts."""
+        if self.version is not None and self.version.differs(fetch_version(self.name, self.stop)):
+            raise SourceChangedError(f"{display_name(self.name)} {REPLACED}")
+
     def _raise_if_stopped(self) -> None:
         if self.stop():
-            name = display_name(self.name)
-            raise Stopped(f"stopped while reading {name}: run the same command to continue")
+            where = display_name(self.name)
+            raise Stopped(f"stopped while reading {where}: run the same command to continue")
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
@@ -293,6 +297,35 @@ def is_same_file(entry: Mapping[str, Any], path: Path) -> bool:
     by_footer = entry.get("input") in evaluations.COLUMNS
     digest = parquet.hash_footer(path).hexdigest() if by_footer else file_hash(path)
     return bool(entry["sha256"] == digest)
+
+
+def find_dumps(
+    directory: Path, manifest: Mapping[str, Any], given: Sequence[Path] = ()
+) -> list[str] | None:
+    """Find the dumps of a dataset, in the manifest's order, among `given` or in Dagster's folders.
+
+    The manifest records their names and hashes, but no paths. The dump of self-play is in the
+    dataset itself. A single dump may have been renamed. Returns None if one is not found; raises
+    DatasetError if it is missing from `given`.
+    """
+    names, home = [source["name"] for source in manifest["sources"]], directory.resolve()
+    if len(names) == len(given) == 1:
+        found = {names[0]: given[0]}
+    elif given:
+        found = {path.name: path for path in given}
+        if missing := [name for name in names if name not in found]:
+            raise DatasetError(f"{directory} was also made from {missing[0]}: name that dump too")
+    else:
+        folders = (home, home.parent.parent / "dumps", home.parent.parent / "sample")
+        # the names are untrusted: those with a folder in them are skipped
+        paths = (folder / name for name in names if Path(name).name == name for folder in folders)
+        found = {path.name: path for path in reversed([*paths]) if path.is_file()}
+        if not found.keys() >= set(names):
+            return None
+    dumps = [str(found[name]) for name in names]
+    for dump in dumps:
+        require_dump(dump)
+    return dumps
 
 
 def require_dump(name: str) -> None:

@@ -19,7 +19,7 @@ from pipeline.dataset.dataset import LATEST, Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import find_keys
-from pipeline.dumps.paths import find_dumps
+from pipeline.dumps.source import find_dumps
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.evaluation.charts import CURVES
 from pipeline.evaluation.game_texts import add_game_tags

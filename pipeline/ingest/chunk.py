@@ -111,9 +111,10 @@ class ChunkTask:
     out: str
     config: IngestConfig
 
-
-def _folder(task: ChunkTask) -> JobFolder:
-    return JobFolder(parse_path(task.out), DATASET, DatasetError)
+    @property
+    def folder(self) -> JobFolder:
+        """Return the folder of the dataset."""
+        return JobFolder(parse_path(self.out), DATASET, DatasetError)
 
 
 @cache
@@ -201,7 +202,7 @@ def _columns(
     tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of rows, including those copied from their games."""
-    columns = replay.select_columns(rows)
+    columns = {name: rows[name] for name in replay.REPLAYED}
     game = rows["game"].astype(np.int64)
     elo_G2 = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535)
     elo_G2, black = elo_G2.astype(np.uint16), rows["black"]
@@ -225,7 +226,7 @@ def _write_block(
     filled = len(status)
     splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
     splits[status != KEPT] = len(SPLITS)
-    files, entries = _folder(task).files, []
+    files, entries = task.folder.files, []
     history = task.config.history if not tagged.is_evaluations else 1
     earlier_RH = replay.earlier_moves(rows, filled, history)
     for number, split in enumerate(SPLITS):
@@ -248,7 +249,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
 
     Raises OtherDumpError if an existing note is of other text, DatasetError if of other settings.
     """
-    parts = _folder(task).notes
+    parts = task.folder.notes
     note = parts / part_name(task.chunk.index)
     digest = hashlib.sha256(task.chunk.text).hexdigest()
     made_by = {"config": config_digest(task.config), "rows_version": ROWS_VERSION}

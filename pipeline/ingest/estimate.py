@@ -72,10 +72,7 @@ def estimate(
 
 
 def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
-    """Copy the first games of a dump; return the estimated length of its whole text in bytes.
-
-    Returns None if more text follows and its size is unknown: standard input, some servers.
-    """
+    """Copy a dump's first games; return the bytes of its whole text, None if unknown."""
     source = Source(name, stop)
     stream = source.open()
     if source.is_evaluations:

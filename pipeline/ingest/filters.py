@@ -120,17 +120,9 @@ class GameColumns:
     tagged: Tagged
     seed: int
 
-    def has_player(self) -> NDArray[np.bool_]:
-        """Return whether White or Black is a wanted player."""
-        return self.tagged.is_player[:, 0] | self.tagged.is_player[:, 1]
-
-    def lower_elo(self) -> NDArray[np.int32]:
-        """Return the lower of the two ratings, 0 if unknown."""
-        return np.minimum(self.tagged.white_elo, self.tagged.black_elo)
-
-    def higher_elo(self) -> NDArray[np.int32]:
-        """Return the higher of the two ratings."""
-        return np.maximum(self.tagged.white_elo, self.tagged.black_elo)
+    def elo(self) -> NDArray[np.int32]:
+        """Return the ratings of White and Black, [G, 2], 0 if unknown."""
+        return np.stack([self.tagged.white_elo, self.tagged.black_elo], axis=1)
 
     def is_rated(self) -> NDArray[np.bool_]:
         """Return whether the Event begins with "Rated"."""
@@ -248,9 +240,9 @@ class Filter(NamedTuple):
 
 
 GAME_FILTERS = (
-    Filter("player", "player", lambda its, games: ~games.has_player()),
-    Filter("min_elo", "elo", lambda its, games: games.lower_elo() < its.min_elo),
-    Filter("max_elo", "elo", lambda its, games: games.higher_elo() > its.max_elo),
+    Filter("player", "player", lambda its, games: ~games.tagged.is_player.any(axis=1)),
+    Filter("min_elo", "elo", lambda its, games: games.elo().min(axis=1) < its.min_elo),
+    Filter("max_elo", "elo", lambda its, games: games.elo().max(axis=1) > its.max_elo),
     Filter("rated_only", "casual", lambda its, games: ~games.is_rated()),
     Filter("exclude_bots", "bot", lambda its, games: games.has_bot()),
     Filter("speeds", "speed", lambda its, games: ~np.isin(games.speed(), its.speeds)),

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import chess
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from engine.board.position import WORDS, FenError, from_fen, parse_fen, position_from_board
+from pipeline.dataset.files.stored_planes import array_numbers
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.pgn.text import DASHES, translate_movetext
@@ -65,31 +67,44 @@ class Tagged(NamedTuple):
 
 def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
     """Return the leading numbers of tag values, `missing` if there is none, int32[G]."""
-    out = np.empty(len(spans), dtype=np.int32)
-    tags.read_integers(text, spans, missing, out)
-    return out
+
+    def read(value: str) -> int:
+        found = re.match("[0-9]{1,9}", value)
+        return int(found[0]) if found else missing
+
+    return map_values(text, spans, read, np.int32)
 
 
-def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
-    """Return the text of a span, decoded as UTF-8, else as Latin-1 (the PGN standard)."""
-    data = text[span[0] : span[1]].tobytes()
+def decode_value(data: bytes) -> str:
+    """Decode a tag value as UTF-8, else as Latin-1 (the PGN standard)."""
     try:
         return data.decode()
     except UnicodeDecodeError:
         return data.decode("latin-1")
 
 
+def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
+    """Return the text of a span."""
+    return decode_value(text[span[0] : span[1]].tobytes())
+
+
+def span_column(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.BinaryArray:
+    """Return the bytes of each span as an Arrow column."""
+    data = np.empty(int((spans[:, 1] - spans[:, 0]).sum()), dtype=np.uint8)
+    offsets = np.empty(len(spans) + 1, dtype=np.int32)
+    tags.copy_spans(text, np.ascontiguousarray(spans), data, offsets)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(spans), buffers)
+
+
 def map_values(
     text: NDArray[np.uint8], spans: NDArray[np.int64], read: Callable[[str], Any], dtype: Any
 ) -> NDArray[Any]:
     """Apply `read` to the text of each span, [G, ...]; equal texts are read once."""
-    spans = np.ascontiguousarray(spans)
-    hashes = np.zeros(len(spans), dtype=np.uint64)
-    tags.hash_spans(text, spans, hashes)
-    _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
-    if not tags.are_equal(text, spans, spans[first[back]]):  # hash collision
-        first = back = np.arange(len(spans))
-    return np.array([read(tag_value(text, spans[index])) for index in first], dtype=dtype)[back]
+    words = span_column(text, spans).dictionary_encode()
+    values = [read(decode_value(word)) for word in words.dictionary.to_pylist()]
+    mapped: NDArray[Any] = np.array(values, dtype=dtype)[array_numbers(words.indices)]
+    return mapped
 
 
 def match_texts(
@@ -119,11 +134,8 @@ def parse_result(value: str) -> int:
         return points[0] - 1 if one_score else _NO_SCORE
     if value in ("1/2", "½", "0.5", "0,5", "=-="):
         return 0
-    return (
-        _NO_SCORE
-        if re.fullmatch(r"[-+=/:\d.,½\s]*[+\d½][-+=/:\d.,½\s]*", value)
-        else UNKNOWN_RESULT
-    )
+    is_outcome = re.fullmatch(r"[-+=/:\d.,½\s]*[+\d½][-+=/:\d.,½\s]*", value)
+    return _NO_SCORE if is_outcome else UNKNOWN_RESULT
 
 
 def read_fens(
@@ -164,20 +176,15 @@ def find_players(
     """Return whether White and Black are among `names`, bool[G, 2]; True if `names` is empty."""
     if not names:
         return np.ones((len(spans), 2), dtype=np.bool_)
-    sides = (tags.WHITE, tags.BLACK)
-    return np.stack(
-        [match_texts(text, spans[:, side], lambda name: unescape(name) in names) for side in sides],
-        axis=1,
-    )
+    sides = (spans[:, side] for side in (tags.WHITE, tags.BLACK))
+    found = [match_texts(text, side, lambda name: unescape(name) in names) for side in sides]
+    return np.stack(found, axis=1)
 
 
 def count_names(text: NDArray[np.uint8], spans: NDArray[np.int64], most: int) -> dict[str, int]:
     """Return the `most` most frequent player names with their numbers of games."""
-    names = (
-        unescape(tag_value(text, span))
-        for side in (tags.WHITE, tags.BLACK)
-        for span in spans[:, side]
-    )
+    sides = (spans[:, side] for side in (tags.WHITE, tags.BLACK))
+    names = (unescape(tag_value(text, span)) for side in sides for span in side)
     return dict(Counter(names).most_common(most))
 
 
@@ -242,10 +249,7 @@ def read_games(
 def _read_parity(
     text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
 ) -> NDArray[np.uint8]:
-    """Return the parity of the labelled plies of puzzles and similar entries, uint8[G].
-
-    Marks entries that could not be converted.
-    """
+    """Return the parity of each game's labels, uint8[G]; mark entries that were not converted."""
     present = spans[:, 1] > 0
     number = numbers(text, spans, NO_LABELS)
     games.result[present] = replay.NO_RESULT

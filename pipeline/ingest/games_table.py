@@ -15,7 +15,7 @@ from pipeline.dataset.files.columns import SPLITS
 from pipeline.dataset.files.stored_planes import number_array
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS
-from pipeline.ingest.games import NO_LABELS, Tagged, numbers, tag_value
+from pipeline.ingest.games import NO_LABELS, Tagged, numbers, span_column, tag_value
 from pipeline.pgn import replay, tags
 
 
@@ -23,23 +23,16 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     """Return a string column of tag values; absent ones are null."""
     if not spans.any():  # evaluated positions, millions of them
         return pa.nulls(len(spans), pa.string())
-    lengths = spans[:, 1] - spans[:, 0]
-    data = np.empty(int(lengths.sum()), dtype=np.uint8)
-    offsets = np.empty(len(spans) + 1, dtype=np.int32)
-    tags.copy_spans(text, np.ascontiguousarray(spans), data, offsets)
-    if data.size and data.max() >= 128:
+    _, offsets, data = span_column(text, spans).buffers()
+    if not data.to_pybytes().isascii():
         return pa.array(
             [tag_value(text, span) if span[1] else None for span in spans], type=pa.string()
         )
     present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
-    return pa.StringArray.from_buffers(
-        len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present
-    )
+    return pa.StringArray.from_buffers(len(spans), offsets, data, present)
 
 
-def _look_up_names(
-    names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]
-) -> pa.Array:
+def _look_up(names: Sequence[str], indices: NDArray[Any], known: NDArray[np.bool_]) -> pa.Array:
     """Return a column of the names at `indices`, null if not `known`."""
     numbers = number_array(indices.astype(np.int32), known)
     return pa.DictionaryArray.from_arrays(numbers, pa.array(names))
@@ -90,8 +83,8 @@ def games_table(
         "result": number_array(games.result, np.abs(games.result) <= 1),
         "plies": number_array(games.plies),
         "identity": number_array(games.identity),
-        "split": _look_up_names(SPLITS, split_G, used),
-        "dropped": _look_up_names(GAME_STATUS, games.status, ~used),
+        "split": _look_up(SPLITS, split_G, used),
+        "dropped": _look_up(GAME_STATUS, games.status, ~used),
     }
     if (tagged.parity != NO_LABELS).any():
         columns["puzzle_rating"] = _ratings(numbers(text, spans[:, tags.PUZZLE_RATING], 0))

@@ -20,7 +20,7 @@ from engine.compiling import announce_to_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION, MANIFEST
-from pipeline.dataset.files.manifest import read_manifest
+from pipeline.dataset.files.manifest import list_damage, read_manifest
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
 from pipeline.dumps.source import (
@@ -106,12 +106,7 @@ def ingest(
         manifest = _finished(folder, sources, config) or _ingest(
             sources, folder, config, engine or LocalEngine(workers), progress, stop
         )
-    damage = [
-        f"{source['name']}: {source['damage']}"
-        for source in manifest["sources"]
-        if source["damage"]
-    ]
-    if damage:
+    if damage := list_damage(manifest):
         used = manifest["games"]["used"]
         raise DamagedError(
             f"damaged archive ({'; '.join(damage)}): {used:,} games before the damage are in {out}"
@@ -152,36 +147,26 @@ def _sizes(sources: Sequence[str]) -> list[int | None]:
 def _finished(
     folder: JobFolder, sources: Sequence[str], config: IngestConfig
 ) -> dict[str, Any] | None:
-    """Return the manifest of a finished dataset, else None.
-
-    Raises DatasetError if its sources, settings or code differ.
-    """
+    """Return the manifest of a finished dataset, None without one; raises DatasetError."""
     if not folder.is_finished():
         return None
     out = folder.out
     manifest = read_manifest(out)
     asked, made = plain_config(config), manifest["config"]
     if made != asked:
-        differing = ", ".join(
-            sorted(name for name in made.keys() | asked.keys() if made.get(name) != asked.get(name))
-        )
-        raise OtherSettingsError(
-            f"{out} was made with other settings ({differing})", remedy=OTHER_OUT_REMEDY
-        )
-    if len(manifest["sources"]) != len(sources) or not all(
-        map(_is_same_dump, manifest["sources"], sources)
-    ):
-        names = [source["name"] for source in manifest["sources"]]
-        made_from = f"{out} was made from {names}"
-        raise OtherDumpError(
-            f"{made_from}, which are not the given dumps, or have changed",
-            remedy=OTHER_OUT_REMEDY,
-        )
+        names = made.keys() | asked.keys()
+        differing = ", ".join(sorted(name for name in names if made.get(name) != asked.get(name)))
+        why = f"{out} was made with other settings ({differing})"
+        raise OtherSettingsError(why, remedy=OTHER_OUT_REMEDY)
+    entries = manifest["sources"]
+    if len(entries) != len(sources) or not all(map(_is_same_dump, entries, sources)):
+        made_from = f"{out} was made from {[entry['name'] for entry in entries]}"
+        why = f"{made_from}, which are not the given dumps, or have changed"
+        raise OtherDumpError(why, remedy=OTHER_OUT_REMEDY)
     if (version := manifest.get("rows_version")) != ROWS_VERSION:
         raise OtherDumpError(
             f"{out} is finished, but its rows have version {version} and this program writes "
-            "version "
-            f"{ROWS_VERSION}",
+            f"version {ROWS_VERSION}",
             remedy="to build it again, choose another --out",
         )
     return manifest
@@ -189,25 +174,18 @@ def _finished(
 
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
     """Return whether a dump is that of a manifest entry, by hash or by the server's version."""
+    if entry["name"] != short_name(name):
+        return False
     if is_url(name):
         version = fetch_version(name)
-        same = (entry["name"], entry["bytes"], entry.get("version")) == (
-            short_name(name),
-            version.size,
-            version.name,
-        )
+        same = (entry["bytes"], entry.get("version")) == (version.size, version.name)
         # without a version, the file may have been replaced under the same name
         return same and version.name != ""
-    path = Path(name)
-    is_file = name != STDIN and path.is_file()
-    return is_file and entry["name"] == path.name and is_same_file(entry, path)
+    return name != STDIN and Path(name).is_file() and is_same_file(entry, Path(name))
 
 
 def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> None:
-    """Begin or continue a build.
-
-    Raises DatasetError if the unfinished build has other sources, settings or code.
-    """
+    """Begin or continue a build; raises DatasetError for other sources, settings or code."""
     asked: dict[str, Any] = {
         "sources": [short_name(name) for name in sources],
         "config": plain_config(config),
@@ -271,10 +249,8 @@ def _ingest(
                 if status != "ok":
                     raise _make_error(status, value)
                 if not (folder.notes / part_name(value["chunk"])).exists():
-                    raise IngestError(
-                        f"{out} is not the same folder for all workers: choose one that all nodes "
-                        f"share"
-                    )
+                    why = "is not the same folder for all workers: choose one that all nodes share"
+                    raise IngestError(f"{out} {why}")
                 positions += value["rows"]
                 figures: dict[str, float] = {"positions": positions}
                 # exclude each worker's first chunk, which includes start-up and compilation
@@ -290,9 +266,8 @@ def _ingest(
                         f"stopped; {WORK_IS_KEPT} in {out}: run the same command to continue"
                     )
         if (folder.notes / part_name(taken)).exists():
-            raise OtherDumpError(
-                "the dump has become shorter since this ingest began", remedy=OTHER_OUT_REMEDY
-            )
+            why = "the dump has become shorter since this ingest began"
+            raise OtherDumpError(why, remedy=OTHER_OUT_REMEDY)
         release_buffers()  # merging needs memory too
         more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVES else {}
         try:

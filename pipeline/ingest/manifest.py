@@ -67,9 +67,8 @@ def _merge_games(folder: JobFolder, count: int) -> tuple[dict[str, Any], GameCou
 
     def write(target: Any) -> None:
         # without the stored Arrow schema, readers see text columns, not dictionaries
-        with pq.ParquetWriter(
-            target, merged, store_schema=False, **write_options(merged)
-        ) as writer:
+        options = write_options(merged) | {"store_schema": False}
+        with pq.ParquetWriter(target, merged, **options) as writer:
             for path in paths:
                 # `pq.read_table` would import pandas, which takes a quarter of a second
                 with pq.ParquetFile(open_for_arrow(path)) as file:
@@ -95,10 +94,9 @@ def _explain_no_positions(
     del names[""]
     if config.player and names and not names.keys() & set(config.player):
         frequent = ", ".join(f"{name!r} ({games:,})" for name, games in names.most_common(5))
-        wanted = " or ".join(repr(name) for name in config.player)
         return (
-            f"none of the {read:,} games has a move by {wanted}: names must match the tags "
-            f"exactly; the most frequent are {frequent}"
+            f"none of the {read:,} games has a move by {' or '.join(map(repr, config.player))}: "
+            f"names must match the tags exactly; the most frequent are {frequent}"
         )
     named = ", ".join(source["name"] for source in sources)
     damage = "; ".join(source["damage"] for source in sources if source["damage"])
@@ -130,19 +128,15 @@ def build_manifest(
     made_by = {(note["config"], note["rows_version"]) for note in notes if "config" in note}
     if made_by - {(config_digest(config), ROWS_VERSION)}:
         raise DatasetError(OTHER_MACHINE_ERROR.format(out=folder.out))
-    status: Counter[str] = Counter()
-    rows_dropped: Counter[str] = Counter()
+    status, rows_dropped, names = (Counter[str]() for _ in range(3))
     for note in notes:
         status.update(note["status"])
         rows_dropped.update(note["rows_dropped"])
-    read = sum(note["games"] for note in notes)
-    rows = sum(note["rows"] for note in notes)
+        names.update(note.get("names", {}))
+    read, rows = (sum(note[field] for note in notes) for field in ("games", "rows"))
     dropped = {name: status[name] for name in GAME_STATUS[1:] if status[name]}
     examples = merge_examples(notes, sources)
     if not rows:
-        names: Counter[str] = Counter()
-        for note in notes:
-            names.update(note.get("names", {}))
         reasons = dropped | dict(rows_dropped)
         raise DatasetError(_explain_no_positions(sources, config, read, names, reasons, examples))
     files = [entry for note in notes for entry in note["files"]]

@@ -10,6 +10,7 @@ Object stores cannot rename folders, so datasets there cannot be replaced.
 import json
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +49,17 @@ def replace(
     another ingest is writing it, and the errors of `ingest`.
     """
     if not is_local(out):
-        raise ConfigError(
-            f"{out} cannot be replaced, since object stores cannot rename folders: choose another "
-            "--out"
-        )
+        why = "cannot be replaced, since object stores cannot rename folders: choose another --out"
+        raise ConfigError(f"{out} {why}")
     out = out.resolve()
     new, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     recover(out)
     _require_own_files(out)  # before locking, which truncates a file of that name
     out.mkdir(parents=True, exist_ok=True)
-    damage = None
+    build = partial(ingest, [str(source)], new, config, engine=engine, progress=progress, stop=stop)
+    damage: DamagedError | None = None
     busy = IngestError(f"another process is writing {out}: wait for it, then replace it")
     with locked(folder_lock(out), busy):
-
-        def build() -> dict[str, Any]:
-            return ingest([str(source)], new, config, engine=engine, progress=progress, stop=stop)
-
         try:
             try:
                 manifest = build()
@@ -78,8 +74,8 @@ def replace(
             new.rename(out)
             sync_directory(out.parent)
         except OSError as error:
-            why = error.strerror
-            raise IngestError(f"{out} could not be replaced ({why}): run it again") from error
+            why = f"could not be replaced ({error.strerror}): run it again"
+            raise IngestError(f"{out} {why}") from error
     recover(out)
     if damage is not None:
         raise damage
@@ -103,11 +99,8 @@ def _require_own_files(folder: Path) -> None:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         if {"format_version", "moves_hash"} <= manifest.keys():
             own |= {MANIFEST, DATA_CARD_FILE, *(str(entry["name"]) for entry in manifest["files"])}
-    others = [path.name for path in sorted(folder.glob("*")) if not is_ignored(path)]
-    others = [name for name in others if name not in own]
-    if others:
+    paths = [path for path in sorted(folder.glob("*")) if not is_ignored(path)]
+    if others := [path.name for path in paths if path.name not in own]:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        raise DatasetError(
-            f"{folder} holds files that are not part of the dataset ({shown}): move them away, "
-            f"then replace it"
-        )
+        why = f"holds files that are not part of the dataset ({shown})"
+        raise DatasetError(f"{folder} {why}: move them away, then replace it")

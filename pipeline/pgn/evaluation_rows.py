@@ -18,34 +18,20 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY, U, bit
 from engine.board.movegen import MOVE_PLANES, count_moves, en_passant_legal, legal_planes
-from engine.board.piece_codes import piece_codes
-from engine.board.position import (
-    CASTLING,
-    COUNTERS,
-    HALFMOVE_MASK,
-    KING,
-    MAX_MOVES,
-    PAWN,
-    TURN,
-    WORDS,
-    castling_bits,
-    en_passant_file,
-    key,
-)
+from engine.board.position import CASTLING, COUNTERS, KING, MAX_MOVES, PAWN, TURN, WORDS, key
 from engine.board.read_fen import CHESS960, MALFORMED, VALID, read_fen
 from engine.encoding.planes import ILLEGAL_TYPE, PLANES, type_table
 from engine.encoding.views import NO_LABEL, NO_LAST_MOVE
 from engine.kernels import BORROWING
+from pipeline.pgn import replay
 from pipeline.pgn.replay import (
     BAD_FEN,
     BAD_ROW,
     ILLEGAL_MOVE,
     NO_MOVES,
-    ROW,
     USED,
     VARIANT,
-    Games,
-    Rows,
+    write_position,
 )
 from pipeline.pgn.san import PROMOTIONS
 from pipeline.pgn.text import MATE, NO_CLOCK, NO_EVAL
@@ -98,10 +84,7 @@ def _square(text: Any, at: Any, turned: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
-    """Return (label, promotion) of a legal move, (-1, 0) for anything else.
-
-    `planes` are the planes of the position.
-    """
+    """Return (label, promotion) of a move that is legal in `planes`, (-1, 0) for other text."""
     if not 4 <= end - at <= 5:
         return -1, 0
     turned = position[TURN] != EMPTY
@@ -129,15 +112,11 @@ def _write_row(
     rows: Any, row: Any, position: Any, planes: Any, label: Any, promotion: Any, value: Any
 ) -> None:
     """Write a row except for its line number; `value` is in centipawns for White."""
-    codes, black = piece_codes(position), position[TURN] & U(1)
-    rows.codes_0[row], rows.codes_1[row], rows.codes_2[row], rows.codes_3[row] = codes
-    rows.black[row] = black
+    write_position(rows, row, position)
     rows.key[row] = key(position, U(en_passant_legal(position, planes)))
     rows.label[row], rows.promotion[row] = label, promotion
-    rows.castling[row], rows.ep_file[row] = castling_bits(position), en_passant_file(position)
-    rows.halfmove[row] = min(int(position[COUNTERS] & HALFMOVE_MASK), 255)
     rows.ply[row] = position[COUNTERS] >> U(16)
-    rows.eval[row] = -value if black else value
+    rows.eval[row] = -value if rows.black[row] else value
     rows.last_move[row], rows.clock[row] = NO_LAST_MOVE, NO_CLOCK
     rows.plies[row] = rows.repetition[row] = rows.result[row] = 0
 
@@ -188,11 +167,13 @@ def _read_rows(text: Any, games: Any, first: Any, rows: Any) -> Any:
     return line, filled
 
 
-def read_rows(text: NDArray[np.uint8], games: Games, first: int, rows: Rows) -> tuple[int, int]:
+def read_rows(
+    text: NDArray[np.uint8], games: replay.Games, first: int, rows: replay.Rows
+) -> tuple[int, int]:
     """Read lines from `first` on until the rows are full; return (next line, rows filled).
 
     Each line is a game with one row. Its status is written to `games.status`, and the key of its
     position to `games.identity`. Lines with a status other than USED are skipped.
     """
-    line, filled = _read_rows(text, games, first, rows.view(ROW, np.ndarray))
+    line, filled = _read_rows(text, games, first, rows.view(replay.ROW, np.ndarray))
     return int(line), int(filled)

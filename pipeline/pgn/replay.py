@@ -12,7 +12,6 @@ but python-chess skips such bytes; the README lists the differences.
 Axes: G games, F tags, R rows, H earlier moves.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,11 +125,6 @@ REPLAYED = (
 """Columns of a shard that are copied from the rows; the others come from the tags."""
 
 
-def select_columns(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns of a shard that are copied from the rows."""
-    return {name: rows[name] for name in REPLAYED}
-
-
 def earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
     """Return the `history - 1` moves before the last move of the first `filled` rows, [R, H]."""
     earlier_RH = np.empty((filled, history - 1), dtype=np.uint16)
@@ -140,10 +134,7 @@ def earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
 
 @njit(**BORROWING)
 def _earlier_moves(rows: Any, out_RH: Any) -> None:
-    """Write the moves before the last one, seen by the mover of the row.
-
-    Column H is the `last_move` of the row H + 1 plies earlier.
-    """
+    """Write column H: the `last_move` H + 1 plies earlier, seen by the mover of the row."""
     for row in range(len(out_RH)):
         for column in range(out_RH.shape[1]):
             back, move = column + 1, U(NO_LAST_MOVE)
@@ -166,10 +157,14 @@ def _count_repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _has_too_many_moves(position: Any, planes: Any) -> Any:
-    """Return whether a position has more than MAX_MOVES legal moves; `planes` is scratch."""
-    legal_planes(position, planes)
-    return count_moves(position, planes) > MAX_MOVES
+def write_position(rows: Any, row: Any, position: Any) -> None:
+    """Write the columns of a row that depend on its position alone, except for the key."""
+    codes = piece_codes(position)
+    rows.codes_0[row], rows.codes_1[row], rows.codes_2[row], rows.codes_3[row] = codes
+    rows.black[row] = position[TURN] & U(1)
+    rows.castling[row] = castling_bits(position)
+    rows.ep_file[row] = en_passant_file(position)
+    rows.halfmove[row] = min(int(position[COUNTERS] & HALFMOVE_MASK), 255)
 
 
 @njit(**BORROWING)
@@ -179,15 +174,10 @@ def _write_row(
     """Write a row except for its result; `move` is (kind, source, promotion)."""
     kind, source, promotion = move
     halfmove = position[COUNTERS] & HALFMOVE_MASK
-    codes = piece_codes(position)
-    rows.codes_0[row], rows.codes_1[row], rows.codes_2[row], rows.codes_3[row] = codes
-    rows.black[row] = position[TURN] & U(1)
+    write_position(rows, row, position)
     rows.last_move[row] = last_move
     rows.label[row] = kind * 64 + int(source)
     rows.promotion[row] = promotion
-    rows.castling[row] = castling_bits(position)
-    rows.ep_file[row] = en_passant_file(position)
-    rows.halfmove[row] = min(int(halfmove), 255)
     rows.key[row] = key(position, U(may_capture_en_passant(position, planes)))
     rows.repetition[row] = min(_count_repetitions(rows, row, ply, int(halfmove)), 255)
     rows.eval[row + 1] = NO_EVAL  # a comment after the move evaluates the next position
@@ -281,9 +271,11 @@ def _replay_game(
         if ply == MAX_PLIES:
             status = TOO_LONG
             break
-        if games.setup[game] > 0 and _has_too_many_moves(position, planes):
-            status = BAD_FEN  # only a custom FEN can have so many legal moves
-            break
+        if games.setup[game] > 0:  # only a custom FEN can have more than MAX_MOVES legal moves
+            legal_planes(position, planes)
+            if count_moves(position, planes) > MAX_MOVES:
+                status = BAD_FEN
+                break
         _write_row(rows, row, position, planes, ply, (kind, source, promotion), last_move)
         last_move = (U(source) ^ U(56)) * U(64) + (U(target) ^ U(56))  # the board is turned
         identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * GOLDEN

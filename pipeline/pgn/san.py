@@ -18,7 +18,7 @@ from engine.board.movers import legal_movers
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, TURN
 from engine.encoding.planes import ILLEGAL_TYPE, type_table
 from engine.kernels import BORROWING
-from pipeline.pgn.text import skip_digits, skip_variation
+from pipeline.pgn.text import LINE_FEED, line_stop, skip_digits, skip_variation
 
 UNKNOWN_RESULT = 2
 
@@ -265,10 +265,7 @@ def word_length(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
-    """Return the byte after a mark (`+-`, `-/+`, `+/=`, `--+`) with its first `-` or `/` at `at`.
-
-    Returns -1 if this is not a mark.
-    """
+    """Return the byte after a mark (`+-`, `-/+`) with its first `-` or `/` at `at`, else -1."""
     known = at > begin and (text[at - 1] == 43 or text[at - 1] == 61)  # + =
     while at < end and (text[at] == 43 or text[at] == 61 or text[at] == 45 or text[at] == 47):
         known = known or text[at] == 43 or text[at] == 61
@@ -337,8 +334,7 @@ def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any
             # only at the start of a line
             kind == _ESCAPE and (at == begin or text[at - 1] == 10 or text[at - 1] == 13)
         ):
-            while at < end and text[at] != 10 and text[at] != 13:
-                at += 1
+            at = line_stop(text, at, end, LINE_FEED)
         else:
             length = word_length(text, at, end)
             at = at + length if length > 0 else UNREADABLE_TOKEN

@@ -35,6 +35,7 @@ from pipeline.pgn.text import (
     next_line,
     skip_blanks,
     skip_marks,
+    trim_end,
 )
 
 BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
@@ -68,8 +69,7 @@ class Splitter:
 @njit(**BORROWING)
 def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
     """Return whether the last word of the line `text[at:end]` is a result or `*`."""
-    while end > at and is_space(text[end - 1]):
-        end -= 1
+    end = trim_end(text, at, end)
     if end > at and text[end - 1] == 42:  # *
         return True
     if end > at and text[end - 1] == 0xBD:  # a half, in UTF-8 or Latin-1
@@ -82,11 +82,7 @@ def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Scan one line of movetext.
-
-    Returns (start of the next line, whether a comment is open there, whether the line ends in a
-    result).
-    """
+    """Scan a line of moves; return (next line, whether in a comment, whether a result ends it)."""
     stop = line_stop(text, at, end, SEMICOLON)
     if stop < end and text[stop] == 59:
         following, commented = _walk_bytes(text, at, end, commented)
@@ -99,10 +95,7 @@ def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
 
 @njit(**BORROWING)
 def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Scan a line with a semicolon, which may start a comment.
-
-    Returns the first two values of `_walk_moves`.
-    """
+    """Scan a line with a semicolon; return the first two values of `_walk_moves`."""
     while at < end:
         char = text[at]
         if char == 10 or char == 13:

@@ -26,6 +26,8 @@ from pipeline.pgn.text import (
     next_line,
     skip_blanks,
     skip_marks,
+    skip_spaces,
+    trim_end,
 )
 
 TAGS = (
@@ -140,21 +142,13 @@ def _quote_before(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _trim_end(text: Any, at: Any, end: Any) -> Any:
-    """Return the end of `text[at:end]` without trailing blanks."""
-    while end > at and is_space(text[end - 1]):
-        end -= 1
-    return end
-
-
-@njit(**BORROWING)
 def _trim(text: Any, at: Any, end: Any) -> Any:
     """Return the bounds of a value without surrounding blanks and quotation marks."""
     while at < end and (is_space(text[at]) or _quote_length(text, at, end) > 0):
         at += max(_quote_length(text, at, end), 1)
-    end = _trim_end(text, at, end)
+    end = trim_end(text, at, end)
     while _quote_before(text, at, end) > 0:
-        end = _trim_end(text, at, end - _quote_before(text, at, end))
+        end = trim_end(text, at, end - _quote_before(text, at, end))
     return at, end
 
 
@@ -179,7 +173,7 @@ def _tag_close(text: Any, at: Any, end: Any) -> Any:
         return close
     found = -1
     for place in range(value, min(end, value + MAX_VALUE_BYTES)):
-        if text[place] == 93 and _quote_before(text, value, _trim_end(text, value, place)) > 0:
+        if text[place] == 93 and _quote_before(text, value, trim_end(text, value, place)) > 0:
             found = place
             after = skip_blanks(text, place + 1, end)
             if is_line_end(text, after, end) or is_tag(text, after, end):
@@ -233,10 +227,7 @@ _FINAL_WORDS = np.array(
 
 @njit(**BORROWING)
 def _is_start(text: Any, name: Any, value: Any, end: Any) -> Any:
-    """Return whether an unknown tag seems to contain the starting position.
-
-    chess.com's CurrentPosition does not: it is the final position.
-    """
+    """Return whether an unknown tag may contain the start; `CurrentPosition` is the end."""
     if not _has_word(text, name, value, _FEN_WORD) and not holds_board(text, value, end):
         return False
     final = False
@@ -260,11 +251,8 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
         )
         if not separated and not (equals and index == SETUP):  # `SetUp=1`
             index = -1  # another tag, such as `White-Elo`
-    first, last = value, close
-    while first < close and is_space(text[first]):
-        first += 1
-    while last > first and is_space(text[last - 1]):
-        last -= 1
+    first = skip_spaces(text, value, close)
+    last = trim_end(text, first, close)
     if first + 1 < last and text[first] == 34 and text[last - 1] == 34:
         first, last = first + 1, last - 1
     else:
@@ -332,19 +320,6 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
 
 
 @njit(**BORROWING)
-def read_integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
-    """Read the leading number of each span (int64[G, 2]) into `out` (int32[G]), else `missing`."""
-    for game in range(len(spans)):
-        at, end = spans[game, 0], spans[game, 1]
-        value, digits = 0, 0
-        while at < end and 48 <= text[at] <= 57 and digits < 9:
-            value = value * 10 + int(text[at]) - 48
-            digits += 1
-            at += 1
-        out[game] = value if digits > 0 else missing
-
-
-@njit(**BORROWING)
 def copy_spans(text: Any, spans: Any, out: Any, offsets: Any) -> None:
     """Copy the bytes of all spans (int64[G, 2]) to `out` (uint8), and their starts to `offsets`.
 
@@ -367,18 +342,3 @@ def hash_spans(text: Any, spans: Any, out: Any) -> None:
         for at in range(spans[game, 0], spans[game, 1]):
             total = (total ^ U(text[at])) * U(0x100_0000_01B3)
         out[game] = total
-
-
-@njit(**BORROWING)
-def are_equal(text: Any, spans: Any, others: Any) -> Any:
-    """Return whether each span (int64[G, 2]) has the same bytes as the corresponding other one."""
-    for game in range(len(spans)):
-        at, end, other = spans[game, 0], spans[game, 1], others[game, 0]
-        if end - at != others[game, 1] - other:
-            return False
-        while at < end and text[at] == text[other]:
-            at += 1
-            other += 1
-        if at < end:
-            return False
-    return True

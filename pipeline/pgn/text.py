@@ -29,6 +29,22 @@ def is_space(char: Any) -> Any:
     return 9 <= char <= 13 or 28 <= char <= 32
 
 
+@njit(**BORROWING)
+def skip_spaces(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that is not white space, or `end`."""
+    while at < end and is_space(text[at]):
+        at += 1
+    return at
+
+
+@njit(**BORROWING)
+def trim_end(text: Any, at: Any, end: Any) -> Any:
+    """Return the end of `text[at:end]` without trailing white space."""
+    while end > at and is_space(text[end - 1]):
+        end -= 1
+    return end
+
+
 # ---------------------------------------------------------------- lines
 
 COMPARED_BYTES = 64
@@ -119,7 +135,7 @@ def skip_blanks(text: Any, at: Any, end: Any) -> Any:
             break
         elif (
             (char == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF)
-            or (char == 0xE2 and text[at + 1] == 0x80 and text[at + 2] <= 0x8F)
+            or (char == 0xE2 and text[at + 1] == 0x80 and 0x80 <= text[at + 2] <= 0x8F)
             or (char == 0xE2 and text[at + 1] == 0x80 and text[at + 2] == 0xAF)
             or (char == 0xE2 and text[at + 1] == 0x81 and 0x9F <= text[at + 2] <= 0xA4)
             or (char == 0xE3 and text[at + 1] == 0x80 and text[at + 2] == 0x80)
@@ -158,8 +174,7 @@ def skip_variation(text: Any, at: Any, end: Any) -> Any:
                 return -1
         # ; or % at the start of a line
         elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):
-            while at < end and text[at] != 10 and text[at] != 13:
-                at += 1
+            at = line_stop(text, at, end, LINE_FEED)
         elif char == 40:
             depth += 1
         elif char == 41:
@@ -171,21 +186,13 @@ def skip_variation(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _skip_spaces(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that is not white space, or `end`."""
-    while at < end and is_space(text[at]):
-        at += 1
-    return at
-
-
-@njit(**BORROWING)
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
     """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`.
 
     Returns (White's centipawns, clipped to +-MATE, or NO_EVAL; next byte). The depth is ignored.
     """
     begin = at
-    at = _skip_spaces(text, at, end)
+    at = skip_spaces(text, at, end)
     spaced = at > begin
     mate = at < end and text[at] == 35
     at += mate
@@ -219,12 +226,9 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_clock(text: Any, at: Any, end: Any) -> Any:
-    """Read ` H:MM:SS]` after `[%clk`.
-
-    Returns (whole seconds, at most 65534, or NO_CLOCK; next byte).
-    """
+    """Read ` H:MM:SS]` after `[%clk`; return (seconds up to 65534 or NO_CLOCK, next byte)."""
     begin = at
-    at = _skip_spaces(text, at, end)
+    at = skip_spaces(text, at, end)
     spaced = at > begin
     total, part, digits, colons = 0, 0, 0, 0
     while at < end and (48 <= text[at] <= 57 or (text[at] == 58 and digits > 0)):

@@ -115,7 +115,7 @@ def _encode_chunk(
             searches.append([first + ply, value - penalty, best_value - penalty, *others])
     rows_S = np.array([search[0] for search in searches], dtype=np.int64)
     taken = Records(rows.view(pgn.ROW, np.ndarray)).take(rows_S)
-    columns = pgn.select_columns(taken)
+    columns = {name: taken[name] for name in pgn.REPLAYED}
     columns |= earlier_columns(pgn.earlier_moves(rows, filled, config.history), rows_S)
     columns["game"] = game_numbers(taken["game"], chunk.first_game)
     packed_SW, splits_G = packed_of(taken), split_of(tagged.games.identity, config)

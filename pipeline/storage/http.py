@@ -1,9 +1,9 @@
 """Read a file from the web in order, and resume after a broken connection.
 
-urllib3's Retry counts the attempts and computes the waits. The requests are repeated here, because
-Retry does not cover the body of a response and does not poll `stop`. A resuming request sends a
-strong ETag in If-Range (RFC 9110 section 13.1.5), and the response must repeat it, so bytes of two
-versions of a file are never mixed. Without a strong ETag, a broken download is not resumed.
+urllib3's Retry counts the attempts and computes the waits, but it neither covers the body of a
+response nor polls `stop`, so the requests are repeated here. A resuming request sends a strong ETag
+in If-Range (RFC 9110 section 13.1.5), and the response must repeat it, so bytes of two versions of
+a file are never mixed. Without a strong ETag, a broken download is not resumed.
 """
 
 import re
@@ -33,7 +33,6 @@ MAX_WAIT = 300.0
 """Maximum wait in seconds; if the server asks for more, the request fails."""
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-_HINTS = dict.fromkeys((404, 410), ": there is no such file")
 _PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})")
 
 
@@ -97,12 +96,7 @@ class WebFile:
     """
 
     def __init__(
-        self,
-        url: str,
-        stop: Stop = never,
-        *,
-        begin: int = 0,
-        version: RemoteVersion | None = None,
+        self, url: str, stop: Stop = never, *, begin: int = 0, version: RemoteVersion | None = None
     ) -> None:
         self.url, self.stop, self.position = url, stop, begin
         self.version = version or RemoteVersion()
@@ -143,10 +137,7 @@ class WebFile:
         return data
 
     def _request(self) -> None:
-        """Request the bytes from the current position on, and check the response.
-
-        Raises _BrokenError if a retry may succeed.
-        """
+        """Request the bytes from the current position on; raises _BrokenError to try again."""
         name, begin, validator = redact_url(self.url), self.position, self.version.validator
         if begin and not validator:
             raise SourceChangedError(
@@ -159,7 +150,8 @@ class WebFile:
         if status in _RETRIED:
             raise _BrokenError(f"the server answered {status}", _retry_after(answer))
         if status not in (200, 206, 416):
-            raise FetchError(f"{name}: the server answered {status}{_HINTS.get(status, '')}")
+            hint = ": there is no such file" if status in (404, 410) else ""
+            raise FetchError(f"{name}: the server answered {status}{hint}")
         found, start = _describe(answer)
         is_proven = not begin or (status == 206 and found.validator == validator)
         if not is_proven or self.version.differs(found):
@@ -187,9 +179,8 @@ class WebFile:
             raise
         # requests' and urllib3's errors about invalid addresses are ValueErrors
         except (requests.TooManyRedirects, requests.exceptions.SSLError, ValueError) as error:
-            raise FetchError(
-                f"{redact_url(self.url)} cannot be opened: {_reason(error)}"
-            ) from error
+            name = redact_url(self.url)
+            raise FetchError(f"{name} cannot be opened: {_reason(error)}") from error
 
     def _retry(self, request: Callable[[], Any]) -> Any:
         """Repeat a request until it succeeds or the attempts are used up."""
@@ -235,9 +226,8 @@ def _session() -> "requests.Session":
     session = requests.Session()
     session.max_redirects = REDIRECTS
     session.hooks["response"].append(_refuse_unencrypted)
-    session.headers.update(
-        {"User-Agent": "fianchetto (chess datasets)", "Accept-Encoding": "identity"}
-    )
+    agent = "fianchetto (chess datasets)"
+    session.headers.update({"User-Agent": agent, "Accept-Encoding": "identity"})
     return session
 
 
@@ -245,9 +235,8 @@ def _refuse_unencrypted(answer: "requests.Response", **_: object) -> None:
     """Raise FetchError for a redirect from https to another scheme, before it is followed."""
     target = urljoin(answer.url, answer.headers.get("Location", ""))
     if answer.is_redirect and answer.url.startswith("https:") and not target.startswith("https:"):
-        raise FetchError(
-            f"{redact_url(answer.url)} redirects to an unencrypted URL, which is not followed"
-        )
+        name = redact_url(answer.url)
+        raise FetchError(f"{name} redirects to an unencrypted URL, which is not followed")
 
 
 def _describe(answer: "requests.Response") -> tuple[RemoteVersion, int]:

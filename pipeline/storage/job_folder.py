@@ -107,8 +107,7 @@ class JobFolder:
             kind = next((f", {other.name}" for other in KINDS if is_of(out, other)), "")
             raise self.refusal(
                 f"{out} holds {foreign[0]!r}{kind}, which is not part of {self.kind.name}: choose "
-                "an "
-                f"empty or new directory"
+                "an empty or new directory"
             )
         require_apart(out, self.reads, self.refusal)
 

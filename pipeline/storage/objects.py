@@ -1,13 +1,14 @@
 """Read remote files without storing them.
 
 `open_remote` reads a web file (pipeline/storage/http.py) or an object in order, and RangeFile reads
-anywhere. A store's driver handles retries, read-ahead and ranges. The version of an object is
-compared after a failed read and after the last one, to detect an object that is replaced meanwhile.
+anywhere. A store's driver handles retries, read-ahead and ranges. An ObjectFile compares the
+version after a failed read and after the last one, to detect that the object was replaced; the user
+of a RangeFile does it at the end (pipeline/dumps/source.py).
 """
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from pipeline.storage.stores import is_url, one_line, parse_path, store_errors
 
 BLOCK = 1 << 23
 """Bytes of an object per request."""
+REPLACED = "was replaced by another version while it was read: run the command again"
 MAX_CACHED_READS = 3
 """Number of recent reads of a RangeFile to cache: a column is read twice if its dictionary is
 checked first."""
@@ -44,11 +46,8 @@ def fetch_version(name: str, stop: Stop = never) -> RemoteVersion:
     """Return the version of a remote file; raises the errors of `open_remote`."""
     if not is_web(name):
         return _version_of(name)
-    web = WebFile(name, stop)
-    try:
+    with closing(WebFile(name, stop)) as web:
         return web.open()
-    finally:
-        web.close()
 
 
 def list_files(name: str, suffix: str) -> list[str]:
@@ -81,8 +80,7 @@ def _version_of(name: str) -> RemoteVersion:
     if info.get("type") == "directory" or info.get("size") is None:
         raise FetchError(
             f"{redact_url(name)} is a prefix and not an object, or its store does not report its "
-            "size: "
-            f"name one object"
+            "size: name one object"
         )
     etag = next((str(info[key]) for key in VERSION_KEYS if info.get(key)), "")
     return RemoteVersion(size=info["size"], etag=etag)
@@ -95,9 +93,7 @@ class ObjectFile:
         self.name, self.version = name, _version_of(name)
         path = cast("Any", parse_path(name))
         with _explained(name):
-            self._file: Any = path.fs.open(
-                path.path, "rb", block_size=BLOCK, cache_type="readahead"
-            )
+            self._file = path.fs.open(path.path, "rb", block_size=BLOCK, cache_type="readahead")
 
     def read(self, count: int) -> bytes:
         """Return up to `count` bytes, none at the end."""
@@ -117,10 +113,7 @@ class ObjectFile:
 
     def _require_version(self) -> None:
         if self.version.differs(_version_of(self.name)):
-            raise SourceChangedError(
-                f"{redact_url(self.name)} was replaced by another version while it was read: "
-                "run the command again"
-            )
+            raise SourceChangedError(f"{redact_url(self.name)} {REPLACED}")
 
     def close(self) -> None:
         """Close the object."""
@@ -147,11 +140,11 @@ class RangeFile(io.RawIOBase):
                 self._object = path.fs.open(path.path, "rb", cache_type="none")
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return True: pyarrow asks."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
+        """Return True: pyarrow asks."""
         return True
 
     def tell(self) -> int:
@@ -176,8 +169,8 @@ class RangeFile(io.RawIOBase):
             with _explained(self.name):
                 self._object.seek(begin)
                 return bytes(self._object.read(count))
-        web, data = WebFile(self.name, self.stop, begin=begin, version=self.version), bytearray()
-        while len(data) < count and (piece := web.read(count - len(data))):
-            data += piece
-        web.close()
-        return bytes(data)
+        data = b""
+        with closing(WebFile(self.name, self.stop, begin=begin, version=self.version)) as web:
+            while len(data) < count and (piece := web.read(count - len(data))):
+                data += piece
+        return data

@@ -49,10 +49,9 @@ def require_utf8(name: str) -> None:
 
 def find_engine(command: tuple[str, ...]) -> tuple[str, ...]:
     """Return an engine's command with its full path, found in PATH or DEBIAN_GAMES_FOLDER."""
-    found = (
-        shutil.which(command[0]) or shutil.which(command[0], path=DEBIAN_GAMES_FOLDER) or command[0]
-    )
-    return (found, *command[1:])
+    name, *arguments = command
+    found = shutil.which(name) or shutil.which(name, path=DEBIAN_GAMES_FOLDER)
+    return (found or name, *arguments)
 
 
 def is_installed(engine: str) -> bool:

@@ -234,12 +234,12 @@ def publish_behind() -> Iterator[Publish]:
 def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
     """Flush the renames of the files that a JSON file describes, then publish it."""
     text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
-    folders = (directory.parent, directory) if is_local(directory) else ()
-    for folder in folders:
-        sync_directory(folder)
+    if not is_local(directory):
+        return publish(directory, name, 0, lambda target: target.write(text))
+    sync_directory(directory.parent)
+    sync_directory(directory)
     published = publish(directory, name, 0, lambda target: target.write(text))
-    for folder in folders[1:]:
-        sync_directory(folder)
+    sync_directory(directory)
     return published
 
 

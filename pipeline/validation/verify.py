@@ -29,7 +29,7 @@ from engine.json_files import safe_text
 from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
 from pipeline.dataset.files.columns import COLUMNS, GAMES, MANIFEST, SPLITS, form_of
 from pipeline.dataset.files.games import GAMES_COLUMNS
-from pipeline.dataset.files.manifest import read_manifest
+from pipeline.dataset.files.manifest import list_damage, read_manifest
 from pipeline.dataset.files.shards import convert_damage_errors, group_rows
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dumps.formats.evaluations import Sample
@@ -89,12 +89,6 @@ def verify_dataset(
     except pa.ArrowException as error:
         found["rows"].append(f"a file matches its hash but cannot be read: {str(error)[:200]}")
     return found
-
-
-def list_damage(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the damage of each damaged dump."""
-    damaged = (source for source in manifest["sources"] if source["damage"])
-    return [f"{source['name']}: {source['damage']}" for source in damaged]
 
 
 def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:

@@ -1,5 +1,4 @@
-"""What the pipeline makes of PGN text, without a dataset on disk: sources, split, tags and replay
-as ingest calls them."""
+"""Read PGN text as ingest does, without a dataset on disk: sources, split, tags, replay."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ CAPACITY = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """One game of a dump; `moves` are (label, promotion) of its rows, as evals and clocks none when
-    it was dropped."""
+    """A game of a dump; a dropped one has no moves (label, promotion), evals and clocks."""
 
     offset: int
     length: int
@@ -41,8 +39,7 @@ def _memory() -> replay.Rows:
 
 
 def replay_chunk(chunk: Chunk) -> tuple[Tagged, replay.Rows]:
-    """Replay a chunk's games: give what the tags and the replay say of them, and a copy of the
-    rows."""
+    """Replay a chunk's games; return their tags and statuses, and a copy of the rows."""
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts)
     parts: list[replay.Rows] = []
@@ -54,7 +51,7 @@ def replay_chunk(chunk: Chunk) -> tuple[Tagged, replay.Rows]:
 
 
 def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
-    """Give the games of a dump as ingest sees them."""
+    """Return the games of a dump as ingest sees them."""
     for chunk in read_chunks([Source(str(path))], chunk_bytes):
         tagged, rows = replay_chunk(chunk)
         seen, lengths, row = tagged.games, np.diff(tagged.games.start), 0
@@ -62,7 +59,9 @@ def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
         for at, start in enumerate(chunk.starts):
             status = replay.STATUS[seen.status[at]]
             plies = int(seen.plies[at])
-            used = plies if status == "used" else 0
+            mine = slice(row, row + plies * (status == "used"))
+            evals, clocks = rows.eval[mine].tolist(), rows.clock[mine].tolist()
+            spans = zip(tags.TAGS, tagged.spans[at], strict=True)
             yield Game(
                 chunk.offset + int(start),
                 int(lengths[at]),
@@ -70,20 +69,10 @@ def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
                 status,
                 plies,
                 int(seen.result[at]),
-                moves[row : row + used],
-                [
-                    None if value == NO_EVAL else value
-                    for value in rows.eval[row : row + used].tolist()
-                ],
-                [
-                    None if value == NO_CLOCK else value
-                    for value in rows.clock[row : row + used].tolist()
-                ],
+                moves[mine],
+                [None if value == NO_EVAL else value for value in evals],
+                [None if value == NO_CLOCK else value for value in clocks],
                 chunk.text[int(seen.movetext[at]) : int(seen.start[at + 1])],
-                {
-                    name: bytes(chunk.text[slice(*span)])
-                    for name, span in zip(tags.TAGS, tagged.spans[at], strict=True)
-                    if span[1]
-                },
+                {name: bytes(chunk.text[slice(*span)]) for name, span in spans if span[1]},
             )
-            row += used
+            row = mine.stop

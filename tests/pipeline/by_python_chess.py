@@ -8,6 +8,7 @@ Nothing of the pipeline is imported.
 import io
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import chess
@@ -54,11 +55,8 @@ class Reading:
             error = self.errors[0]
             if isinstance(error, chess.AmbiguousMoveError):
                 return "ambiguous move"
-            return (
-                "illegal move"
-                if isinstance(error, (chess.IllegalMoveError, chess.InvalidMoveError))
-                else "variant"
-            )
+            is_illegal = isinstance(error, (chess.IllegalMoveError, chess.InvalidMoveError))
+            return "illegal move" if is_illegal else "variant"
         if not self.moves:
             return "no moves"
         if self.result is None:
@@ -130,8 +128,7 @@ def _node(comments: list[str]) -> chess.pgn.Game:
 
 
 def expected_eval(reading: Reading, ply: int) -> int | None:
-    """Return the eval of the position that the mover of `ply` sees, from the comment on the move
-    before."""
+    """Return the mover's eval, from the comment on the move before."""
     score = _node(reading.comments[ply]).eval() if ply else None
     if score is None or reading.start is None:
         return None
@@ -143,8 +140,7 @@ def expected_eval(reading: Reading, ply: int) -> int | None:
 
 
 def expected_clock(reading: Reading, ply: int) -> int | None:
-    """Return the seconds of the mover: his last clock, or the base before his first move of a game
-    with clocks."""
+    """Return the mover's last clock; before a first move the base, if the game has clocks."""
     if ply >= 2:
         seconds = _node(reading.comments[ply - 1]).clock()
         return None if seconds is None else min(int(seconds), 65534)
@@ -162,13 +158,8 @@ def time_control(reading: Reading) -> tuple[int | None, int | None]:
 def read(data: bytes, limit: int = 1 << 30) -> list[Reading]:
     """Read the games of decompressed PGN, at most `limit`; invalid UTF-8 is let through."""
     handle = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
-    readings: list[Reading] = []
-    while (
-        len(readings) < limit
-        and (reading := chess.pgn.read_game(handle, Visitor=_Reader)) is not None
-    ):
-        readings.append(reading)
-    return readings
+    games = iter(lambda: chess.pgn.read_game(handle, Visitor=_Reader), None)
+    return list(islice(games, limit))
 
 
 def read_file(path: Path, limit: int = 1 << 30) -> list[Reading]:
@@ -280,12 +271,10 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     data = f"{head}\n{text}\n\n".encode("utf-8", "surrogateescape")
     readings = read(data)
     reading = readings[0] if readings else Reading()
-    if (
-        reading.verdict in ("bad FEN", "variant")
-        or problem is None
-        or problem[1] > len(reading.moves)
-    ):
+    is_later = problem is None or problem[1] > len(reading.moves)
+    if is_later or reading.verdict in ("bad FEN", "variant"):
         return reading.verdict, reading
+    assert problem is not None
     return problem[0], reading
 
 

@@ -38,8 +38,7 @@ MOVES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knig
 
 
 def planes_of(part: pa.Table) -> np.ndarray:
-    """Give the planes of a shard's table, uint64[R, 77], by the columns as datasets/README.md
-    describes them."""
+    """Return a shard's planes, uint64[R, 77], by the columns that datasets/README.md describes."""
     if "piece_bit_0" in part.schema.names:
         return np.array([planes_of_row(row) for row in part.to_pylist()], dtype=np.uint64).reshape(
             len(part), 77
@@ -75,8 +74,7 @@ def planes_of_row(row: dict[str, Any]) -> Any:
 
 
 def with_planes(part: pa.Table) -> pa.Table:
-    """Give a shard's table with its planes as one column of bytes, the first, in place of those
-    that are stored."""
+    """Return a shard's table with its planes as one column of bytes, the first one."""
     if "planes" in part.schema.names:
         return part
     stored = [
@@ -89,7 +87,7 @@ def with_planes(part: pa.Table) -> pa.Table:
 
 
 def rows_by_game(directory: Path) -> dict[int, list[dict[str, Any]]]:
-    """Give each game's rows in the order of their plies."""
+    """Return each game's rows in the order of their plies."""
     found: dict[int, list[dict[str, Any]]] = {}
     for row in table(directory).to_pylist():
         found.setdefault(row["game"], []).append(row)
@@ -128,7 +126,7 @@ def plain_manifest(files: list[dict[str, Any]], games: int) -> dict[str, Any]:
 
 
 def content(directory: Path, pattern: str = "*") -> dict[str, str]:
-    """Give the hash of every file of a directory by its name, the lock left out."""
+    """Return the hash of every file of a directory by its name, the lock left out."""
     return {
         path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob(pattern))
@@ -138,8 +136,7 @@ def content(directory: Path, pattern: str = "*") -> dict[str, str]:
 
 @cache
 def random_game(seed: int, plies: int = 60) -> str:
-    """Play random moves with python-chess and give the game as Lichess would export it, clocks and
-    evals included."""
+    """Play random moves; return the game as Lichess exports it, with clocks and evals."""
     chance = random.Random(seed)
     board = chess.Board()
     words = []

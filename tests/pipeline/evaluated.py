@@ -1,5 +1,4 @@
-"""Rows of a dataset written as Lichess publishes evaluated positions: by python-chess and DuckDB,
-unlike the reader."""
+"""Write rows as Lichess publishes evaluated positions, with python-chess and DuckDB."""
 
 import json
 from collections.abc import Iterator
@@ -55,8 +54,7 @@ def score(value: int) -> dict[str, int | None]:
 
 
 def fishnet_row(board: chess.Board, move: chess.Move, value: int) -> dict[str, Any]:
-    """Return a row of Lichess/fishnet-evals: en passant only where it is legal, castling as king
-    takes rook."""
+    """Return a row of Lichess/fishnet-evals; castling is king takes rook."""
     return {
         "fen": board.fen(en_passant="legal"),
         **score(value),
@@ -65,8 +63,7 @@ def fishnet_row(board: chess.Board, move: chess.Move, value: int) -> dict[str, A
 
 
 def analyses(board: chess.Board, move: chess.Move, value: int, number: int) -> dict[str, Any]:
-    """Return an entry of lichess_db_eval.jsonl whose deepest analysis has the row's evaluation and
-    begins with its move."""
+    """Return an entry of lichess_db_eval.jsonl whose deepest analysis is that of the row."""
     others = [board.uci(other, chess960=True) for other in list(board.legal_moves)[:2]]
     first = board.uci(move, chess960=True)
     after = board.copy(stack=False)

@@ -1,5 +1,4 @@
-"""A small workplace (two datasets, their training set, a checkpoint), and ways to spoil a copy of
-it as a stranger might."""
+"""A small workplace (two datasets, a training set, a checkpoint), and functions to damage it."""
 
 import hashlib
 import json
@@ -140,7 +139,7 @@ def stored(name: str, change: Callable[[pa.Table], pa.Table], **writer: Any) -> 
 
 
 def column(name: str, value: Any, row: int = 3) -> Callable[[pa.Table], pa.Table]:
-    """Give a function that sets one value of a column."""
+    """Return a function that sets one value of a column."""
 
     def change(table: pa.Table) -> pa.Table:
         at = table.schema.get_field_index(name)
@@ -154,7 +153,7 @@ def column(name: str, value: Any, row: int = 3) -> Callable[[pa.Table], pa.Table
 def retyped(
     name: str, kind: pa.DataType, values: Callable[[int], Any] = lambda row: 1
 ) -> Callable[[pa.Table], pa.Table]:
-    """Give a function that gives a column another type."""
+    """Return a function that gives a column another type."""
 
     def change(table: pa.Table) -> pa.Table:
         at = table.schema.get_field_index(name)
@@ -165,7 +164,7 @@ def retyped(
 
 
 def illegal_label(table: pa.Table) -> pa.Table:
-    """Give row 3 a label that is none of its legal moves."""
+    """Return row 3 a label that is none of its legal moves."""
     planes = planes_of(table)[3]
     legal = (int(planes[13 + label // 64]) >> (label % 64) & 1 for label in range(4096))
     label = next(label for label, is_legal in enumerate(legal) if not is_legal)

@@ -1,5 +1,4 @@
-"""A stand-in of the Hugging Face hub: repositories in memory, behind the part of its HTTP API that
-`push` and `pull` use."""
+"""Stand-in for the Hugging Face hub: repositories in memory behind part of its HTTP API."""
 
 import base64
 import hashlib

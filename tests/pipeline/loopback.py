@@ -1,5 +1,4 @@
-"""A real HTTP server on loopback that misbehaves as it is told: the n-th request for a file meets
-the n-th fault."""
+"""An HTTP server on loopback that misbehaves: the n-th request meets the n-th fault."""
 
 import hashlib
 import re
@@ -22,8 +21,7 @@ class File:
     modified: str = "Sat, 01 Feb 2025 00:00:00 GMT"
     ranges: bool = True
     end: str = "length"
-    """How the end of a body is marked: its length, chunked, or not at all (by closing the
-    connection)."""
+    """How the end of a body is marked: its length, chunks, or not (the connection closes)."""
     headers: tuple[tuple[str, str], ...] = ()
     """Headers sent besides; they replace those of the same name."""
     heeds_if_range: bool = True
@@ -66,7 +64,7 @@ class Server:
         return file
 
     def ranges(self, name: str) -> list[str | None]:
-        """Give the Range of each request for a file."""
+        """Return the Range of each request for a file."""
         return [wanted for path, wanted, _ in self.asked if path.endswith(name)]
 
 
@@ -94,17 +92,10 @@ def serving() -> Iterator[Server]:
                 fault.then()
 
         def answer(self, file: File, fault: Fault) -> None:
-            wanted = (
-                re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
-                if file.ranges
-                else None
-            )
-            if (
-                wanted
-                and file.heeds_if_range
-                and self.headers["If-Range"] not in (None, file.etag, file.modified)
-            ):
-                wanted = None
+            asked = self.headers["Range"] or "" if file.ranges else ""
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
+            is_same = self.headers["If-Range"] in (None, file.etag, file.modified)
+            wanted = wanted if is_same or not file.heeds_if_range else None
             begin = int(wanted[1]) if wanted else 0
             end = int(wanted[2]) + 1 if wanted and wanted[2] else len(file.data)
             if begin >= len(file.data) and wanted:
@@ -115,16 +106,10 @@ def serving() -> Iterator[Server]:
                 return
             body = file.data[begin:end]
             self.send_response(206 if wanted else 200)
-            said = (
-                {"Content-Range": f"bytes {begin}-{begin + len(body) - 1}/{len(file.data)}"}
-                if wanted
-                else {}
-            )
-            said |= {
-                name: value
-                for name, value in (("ETag", file.etag), ("Last-Modified", file.modified))
-                if value
-            }
+            part = f"bytes {begin}-{begin + len(body) - 1}/{len(file.data)}"
+            said = {"Content-Range": part} if wanted else {}
+            versions = {"ETag": file.etag, "Last-Modified": file.modified}
+            said |= {name: value for name, value in versions.items() if value}
             said |= {"Content-Length": str(len(body) + fault.lie)} if file.end == "length" else {}
             said |= {"Transfer-Encoding": "chunked"} if file.end == "chunked" else {}
             for name, value in (said | dict(file.headers)).items():
@@ -150,7 +135,7 @@ def serving() -> Iterator[Server]:
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            return  # a client that goes away is what is tested
+            return  # clients that disconnect are part of the tests
 
     http = Quiet(("127.0.0.1", 0), Handler)
     server = Server(http.server_address[1])

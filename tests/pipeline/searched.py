@@ -1,5 +1,4 @@
-"""Datasets of positions from random playouts, with the visits and values that a search would have
-left, made to measure."""
+"""Datasets of random positions with made-up visits and values of searches."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -22,7 +21,7 @@ Moves = list[dict[str, Any]] | None
 
 @cache
 def playouts(count: int, seed: int) -> dict[str, Any]:
-    """Give rows of random playouts, each with a number of its own in `game`."""
+    """Return rows of random playouts, each with a number of its own in `game`."""
     rows = playout_rows(count, seed)
     return rows | {"game": np.arange(seed * 100_000, seed * 100_000 + count, dtype=np.uint32)}
 
@@ -45,8 +44,7 @@ def dataset(
     root: Callable[[int], float | None] | None = None,
     held_out: int = 0,
 ) -> Path:
-    """Write rows as a dataset of one shard a split; the last `held_out` of them are the validation
-    split."""
+    """Write rows as a dataset of a shard per split; the last `held_out` are for validation."""
     directory.mkdir(parents=True, exist_ok=True)
     count = len(rows["planes"])
     columns = {name: column for name, column in rows.items() if name != "planes"}

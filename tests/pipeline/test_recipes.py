@@ -1,5 +1,4 @@
-"""The recipes of pipeline/recipes: each is read by the commands that it names, and its network
-takes a few steps."""
+"""Each recipe is read by the commands that it names, and its network takes a few steps."""
 
 import json
 from pathlib import Path
@@ -8,6 +7,8 @@ import pytest
 
 from model.network.presets import presets
 from pipeline.cli.main import parse
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
 from tests.conftest import REPOSITORY
 from tests.model.network.test_presets import small
 from tests.pipeline import datasets
@@ -23,16 +24,9 @@ for setting in ("patience=0", "validation_every_steps=0"):
 @pytest.fixture(scope="module")
 def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a dataset of a few games."""
-    from pipeline.ingest.chunk import IngestConfig
-    from pipeline.ingest.job import ingest
-
     folder = tmp_path_factory.mktemp("recipes")
-    ingest(
-        [str(datasets.dump(folder / "games.pgn", 20))],
-        folder / "out",
-        IngestConfig(val_share=0.2),
-        workers=1,
-    )
+    dump = datasets.dump(folder / "games.pgn", 20)
+    ingest([str(dump)], folder / "out", IngestConfig(val_share=0.2), workers=1)
     return folder / "out"
 
 
@@ -69,6 +63,7 @@ def test_the_stages_of_human_mix_datasets_and_end_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commands of the README, on a few games and for a few steps."""
+    monkeypatch.setattr("model.training.loop.VALIDATION_POSITIONS", 8)
     monkeypatch.setattr("model.network.presets.preset", lambda name: small(presets()[name]))
     monkeypatch.chdir(tmp_path)
     for first, name in enumerate(("RAPID", "BLITZ")):

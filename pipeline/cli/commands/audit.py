@@ -125,7 +125,7 @@ class Verify(Common):
         unread = [name for name, summary in summaries.items() if "rows" in summary["not_checked"]]
         end = "files and splits are correct; rows match their dumps"
         if differences:
-            end = f"{len(differences)} differences"
+            end = f"{len(differences)} difference{'s' * (len(differences) > 1)}"
         elif unread:
             end = "files and splits are correct; not compared with a dump: the rows of "
             end += ", ".join(unread)
@@ -138,7 +138,7 @@ class Verify(Common):
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
         """Verify one dataset; return its differences and a summary."""
         from pipeline.dataset.files.manifest import read_manifest
-        from pipeline.dumps.paths import find_dumps
+        from pipeline.dumps.source import find_dumps
         from pipeline.validation.verify import verify_dataset
 
         manifest = read_manifest(directory)

@@ -4,9 +4,8 @@ The schema, the range checks, the writer options, Dagster's schema and `rows` ar
 table. To add a column:
 1. Add a row to ROW_COLUMNS: before the optional ones if every command fills it, else at the end
    with `optional=True`. Add its meaning to MEANINGS.
-2. Fill it: for rows of games in pipeline/pgn/replay.py (`select_columns`) or
-   pipeline/ingest/chunk.py (`_columns`), for rows of searches in pipeline/selfplay. `null` marks
-   unknown values.
+2. Fill it: for rows of games in pipeline/pgn/replay.py (REPLAYED) or pipeline/ingest/chunk.py
+   (`_columns`), for rows of searches in pipeline/selfplay. `null` marks unknown values.
 3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in
    CHANGELOG.md. If `ingest` fills it, raise ROWS_VERSION in pipeline/ingest/chunk.py;
    test_rows_version.py wants the hash of the new rows.
@@ -58,11 +57,6 @@ class Column:
     """Parquet encoding; dictionary for columns with few distinct values."""
     optional: bool = False
     """Whether shards may lack the column."""
-
-    @property
-    def meaning(self) -> str:
-        """Return a sentence that describes the column."""
-        return MEANINGS[self.name]
 
 
 U8, U16, U32, U64, F32 = pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float32()

@@ -286,9 +286,7 @@ class Records:
     """Rows stored as records, so that a row picked at random costs one cache miss."""
 
     def __init__(self, records_R: NDArray[Any]) -> None:
-        """Wrap records of whole words: columns in the order of VALUE_SIZES, then the padding
-        UNUSED.
-        """
+        """Wrap records of whole words: columns in the order of VALUE_SIZES, then UNUSED."""
         kinds = {name: records_R.dtype[name] for name in records_R.dtype.names or ()}
         kinds.pop(UNUSED, None)
         self.records_R = records_R

@@ -7,6 +7,7 @@ field is required only if every file of the accepted version has it.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Self
 
@@ -224,6 +225,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             )
     validate_content(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
+
+
+def list_damage(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the name and damage of each damaged dump."""
+    damaged = (source for source in manifest["sources"] if source["damage"])
+    return [f"{source['name']}: {source['damage']}" for source in damaged]
 
 
 def read_note(path: Path) -> dict[str, Any]:

@@ -32,8 +32,6 @@ MIN_AGE_SECONDS = 2.0
 same clock tick would go unnoticed."""
 MARK_LIFETIME_SECONDS = 180 * 86_400.0
 """Seconds after which a mark is deleted, since many datasets are temporary."""
-UNSTOPPABLE_SECONDS = 0.5
-"""Seconds of hashing before `stop` is first polled."""
 THREADS = 4
 """Number of files hashed concurrently; hashing takes a core 0.8 s per GB."""
 
@@ -126,19 +124,14 @@ def _set(mark: Path | None) -> None:
 def _compare_hashes(
     directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop
 ) -> None:
-    total, done, began, ended = sum(entry["bytes"] for entry in entries), 0, time.monotonic(), False
-
-    def should_stop() -> bool:
-        return ended or (time.monotonic() - began > UNSTOPPABLE_SECONDS and stop())
-
-    with ThreadPoolExecutor(min(THREADS, count_cores()), "hash") as pool:
-        paths = [directory / entry["name"] for entry in entries]
-        waiting = [pool.submit(file_hash, path, should_stop) for path in paths]
-        try:
-            for entry, future in zip(entries, waiting, strict=True):
-                if future.result() != entry["sha256"]:
-                    raise _refusal(directory, entry, "its hash differs")
-                done += entry["bytes"]
-                progress(Tick(done, total, "B", stage="checking hashes"))
-        finally:
-            ended = True  # the other threads stop too
+    done, total = 0, sum(entry["bytes"] for entry in entries)
+    pool = ThreadPoolExecutor(min(THREADS, count_cores()), "hash")
+    try:
+        hashes = pool.map(lambda entry: file_hash(directory / entry["name"], stop), entries)
+        for entry, found in zip(entries, hashes, strict=True):
+            if found != entry["sha256"]:
+                raise _refusal(directory, entry, "its hash differs")
+            done += entry["bytes"]
+            progress(Tick(done, total, "B", stage="checking hashes"))
+    finally:
+        pool.shutdown(cancel_futures=True)

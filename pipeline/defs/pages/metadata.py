@@ -17,7 +17,7 @@ from engine.encoding.planes import ENCODING_VERSION
 from engine.encoding.views import LAST_MOVES
 from engine.json_files import parse_json
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, columns_of
+from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, MEANINGS, columns_of
 from pipeline.dataset.files.games import read_games
 from pipeline.defs.pages import pictures
 from pipeline.defs.resources import Datasets
@@ -255,9 +255,8 @@ def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     columns = []
     for column in columns_of(manifest["planes"], LAST_MOVES[:history]):
         optional = dg.TableColumnConstraints(column.null is not None)
-        columns.append(
-            dg.TableColumn(column.name, str(column.type), column.meaning, constraints=optional)
-        )
+        meaning = MEANINGS[column.name]
+        columns.append(dg.TableColumn(column.name, str(column.type), meaning, constraints=optional))
     return dg.TableSchema(columns)
 
 

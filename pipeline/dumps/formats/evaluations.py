@@ -16,6 +16,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +45,9 @@ MAX_TEXT_BYTES = 1 << 10
 """Maximum bytes of a FEN, move or line of moves; a row with a longer one is invalid."""
 BLOCK, MAX_LINE_BYTES = 1 << 21, 1 << 20
 """Bytes of JSON to parse at a time, and maximum bytes of a line; longer lines are invalid rows."""
-BROKEN_LINE = "\t\t\t\n"
+BROKEN_LINE = b"\t\t\t\n"
+NO_OBJECT = b"!"
+"""Start of a line that is not JSON: it stands for the start of a line that is too long."""
 _LINE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
 _ANALYSIS = pa.struct({"pvs": pa.list_(_LINE), "knodes": pa.int64(), "depth": pa.int64()})
 _SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
@@ -67,9 +70,8 @@ WHOLE_INPUT = Sample()
 
 def recognize(schema: pa.Schema) -> str | None:
     """Return the name of the input that has these columns, None for any other table."""
-    return next(
-        (name for name in (POSITIONS, FISHNET) if set(COLUMNS[name]) <= set(schema.names)), None
-    )
+    names = (name for name in (POSITIONS, FISHNET) if set(COLUMNS[name]) <= set(schema.names))
+    return next(names, None)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -101,7 +103,8 @@ def read_parquet(
     `source` is an open file. `on_share` is called with the share of row groups read so far. Raises
     OSError for damage, after all lines before it.
     """
-    file = pq.ParquetFile(source, pre_buffer=False)
+    file, columns = pq.ParquetFile(source, pre_buffer=False), COLUMNS[kind]
+    texts = [column for column in columns if column in TEXTS]
     groups = [
         group for group in range(file.metadata.num_row_groups) if sample.includes(name, group)
     ]
@@ -109,15 +112,14 @@ def read_parquet(
     rest: pa.RecordBatch | None = None
     try:
         for group in groups:
-            size = _batch_size(
-                file, source, group, [name for name in COLUMNS[kind] if name in TEXTS]
-            )
-            batches = file.iter_batches(
-                size, row_groups=[group], columns=COLUMNS[kind], use_threads=False
-            )
-            for batch in batches:
+            size = _batch_size(file, source, group, texts)
+            for batch in file.iter_batches(
+                size, row_groups=[group], columns=columns, use_threads=False
+            ):
                 done += len(batch)
-                batch = _decode_texts(batch)
+                for text in texts:
+                    at = batch.schema.get_field_index(text)
+                    batch = batch.set_column(at, text, batch.column(at).cast(pa.string()))
                 if kind == POSITIONS:
                     batch, rest = _deepest(batch, rest)
                 yield _lines(batch)
@@ -126,14 +128,6 @@ def read_parquet(
         raise OSError(" ".join(str(error).split())[:200]) from error
     if rest is not None:
         yield _lines(rest)
-
-
-def _decode_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with its text columns converted to plain strings."""
-    for at, field in enumerate(batch.schema):
-        if field.name in TEXTS:
-            batch = batch.set_column(at, field.name, batch.column(at).cast(pa.string()))
-    return batch
 
 
 def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str]) -> int:
@@ -180,10 +174,7 @@ def _deepest(
 def _find_deepest(
     position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Array
 ) -> NDArray[np.int64]:
-    """Return the index of each position's line with the greatest depth, then the most nodes.
-
-    Returns int64[S]. Of equal lines, the first one counts.
-    """
+    """Return the first of the deepest lines with most nodes of each position, int64[S]."""
     depth_N, knodes_N = (np.asarray(_integers(column).fill_null(0)) for column in (depth, knodes))
     # ~ reverses the order and, unlike -, does not overflow
     order_N = np.lexsort((~knodes_N, ~depth_N, position_N))
@@ -230,7 +221,7 @@ def _texts(column: pa.Array) -> pa.Array:
 # ---------------------------------------------------------------- JSON lines
 
 
-def read_json_lines(name: str, stream: Readable, sample: Sample) -> Iterator[memoryview]:
+def read_json_lines(name: str, stream: Readable, sample: Sample) -> Iterator[bytes]:
     """Convert a stream of JSON objects to lines, one block at a time.
 
     The sample selects blocks. Invalid objects become invalid rows.
@@ -241,31 +232,35 @@ def read_json_lines(name: str, stream: Readable, sample: Sample) -> Iterator[mem
 
 
 def _blocks(stream: Readable) -> Iterator[bytes]:
-    """Yield blocks of whole lines, each about BLOCK bytes; lines that are too long are cut."""
+    """Yield blocks of whole lines, each about BLOCK bytes.
+
+    A line that is too long is replaced and not cut: a part of it could be another valid object.
+    """
     rest = b""
     while data := stream.read(BLOCK):
         whole, newline, rest = (rest + data).rpartition(b"\n")
-        rest = rest[: MAX_LINE_BYTES + 1]
+        rest = rest if len(rest) <= MAX_LINE_BYTES else NO_OBJECT
         if newline:
             yield whole
     if rest.strip():
         yield rest
 
 
-def _convert_block(block: bytes) -> memoryview:
-    """Convert a block of JSON lines; if it cannot be parsed as a whole, parse it line by line."""
+def _convert_block(block: bytes) -> bytes:
+    """Convert JSON lines, an object each; if they cannot be parsed as a whole, line by line."""
+    lines, data = block.split(b"\n"), b"{}\n" + block  # Arrow crashes if `null` is the first value
     options = {
-        "read_options": pa.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+        "read_options": pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
         "parse_options": pa.json.ParseOptions(
             explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"
         ),
     }
-    try:
-        table = pa.json.read_json(io.BytesIO(block), **options)
-    except pa.ArrowException:
-        lines = [line for line in block.split(b"\n") if line.strip()]
-        return memoryview("".join(map(_convert_line, lines)).encode("utf-8", "replace"))
-    return memoryview(b"".join(_convert_objects(rows) for rows in table.to_batches()))
+    if max(map(len, lines)) <= MAX_LINE_BYTES:
+        with suppress(pa.ArrowException):
+            table = pa.json.read_json(io.BytesIO(data), **options)
+            if len(table) == len(lines) + 1:
+                return b"".join(map(_convert_objects, table.slice(1).to_batches()))
+    return b"".join(_convert_line(line) for line in lines if line.strip())
 
 
 def _convert_objects(rows: pa.RecordBatch) -> memoryview:
@@ -292,11 +287,13 @@ _UNREADABLE = (
 )
 
 
-def _convert_line(text: bytes) -> str:
-    """Convert one JSON object to a line, BROKEN_LINE if it is not a position."""
+def _convert_line(text: bytes) -> bytes:
+    """Convert one JSON object to a line, BROKEN_LINE if it is too long or not a position."""
+    if len(text) > MAX_LINE_BYTES:
+        return BROKEN_LINE
     try:
         entry = json.loads(text, parse_float=str)  # as text, fractions fail the schema's integers
         rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
-        return bytes(_convert_objects(rows)).decode("utf-8", "replace")
+        return bytes(_convert_objects(rows))
     except _UNREADABLE:
         return BROKEN_LINE

@@ -8,6 +8,7 @@ its index is at the end.
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,6 @@ BATCH = 256
 """Rows held in memory at a time."""
 MAX_ROW_BYTES = 1 << 20
 """Maximum bytes per row, averaged over a row group; a file with larger rows is refused."""
-UNREADABLE = "{name} looks like Parquet but cannot be read: {why}"
 
 
 def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] | None:
@@ -33,22 +33,24 @@ def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] |
     Returns the name of the input, the open file and a hash of its footer. `source` is a path or an
     open file. Raises DumpError for a file that cannot be opened or a column of the wrong type.
     """
-    try:
-        opened = (
-            pa.OSFile(os.fsencode(source))
-            if isinstance(source, str)
-            else pa.PythonFile(source, mode="r")
-        )
+    with _refuse_damage(name):
+        is_path = isinstance(source, str)
+        opened = pa.OSFile(os.fsencode(source)) if is_path else pa.PythonFile(source, mode="r")
         schema = pq.read_schema(opened)
         kind = evaluations.recognize(schema)
         if kind is None:
             return None
         evaluations.check_types(name, schema, evaluations.COLUMNS[kind])
         return kind, opened, hash_footer(opened)
+
+
+@contextmanager
+def _refuse_damage(name: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, pa.ArrowException) as error:
-        raise DumpError(
-            UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])
-        ) from error
+        why = str(error).splitlines()[0][:200]
+        raise DumpError(f"{name} looks like Parquet but cannot be read: {why}") from error
 
 
 def hash_footer(source: Any) -> Any:
@@ -70,7 +72,7 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
     `on_share` is called with the share of rows read so far. Raises DumpError for a file that cannot
     be opened or has unknown columns.
     """
-    try:
+    with _refuse_damage(name):
         source = pa.memory_map(os.fsencode(name))
         plain = pq.ParquetFile(source, pre_buffer=False)
         texts = [field.name for field in plain.schema_arrow if is_text(field.type)]
@@ -78,10 +80,6 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
         file = pq.ParquetFile(
             source, metadata=plain.metadata, read_dictionary=texts, pre_buffer=False
         )
-    except (OSError, pa.ArrowException) as error:
-        raise DumpError(
-            UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])
-        ) from error
     for index in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(index)
         if group.total_byte_size > MAX_ROW_BYTES * max(group.num_rows, BATCH):
@@ -122,10 +120,7 @@ def _convert_rows(
 
 
 def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
-    """Convert a column of numbers, dates, texts or lists of texts to texts.
-
-    Raises DumpError for any other type.
-    """
+    """Convert numbers, dates, texts or lists of texts to texts; raises DumpError for others."""
     try:
         if pa.types.is_dictionary(values.type):
             words = values.dictionary.cast(pa.string()).to_pylist()
@@ -137,6 +132,5 @@ def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
             values = pc.binary_join(values.cast(pa.list_(pa.string())), " ")
         return values.cast(pa.string()).fill_null("").to_pylist()  # type: ignore[no-any-return]
     except pa.ArrowException as error:
-        raise DumpError(
-            f"{name}: the column {column} is {values.type}, which cannot be converted to text"
-        ) from error
+        why = f"is {values.type}, which cannot be converted to text"
+        raise DumpError(f"{name}: the column {column} {why}") from error

@@ -108,10 +108,7 @@ def _convert_table(
 
 
 def _convert_epd(stream: Readable) -> Iterator[str]:
-    """Yield the games of an EPD file.
-
-    Positions without a best move (such as `bm #4` in mate collections) have no moves.
-    """
+    """Yield the games of an EPD file; without a best move (`bm #4`) a game has no moves."""
     for number, line in read_lines(stream):
         if line is None or (line.strip() and not line.startswith("#")):
             yield _write_epd(number, line)

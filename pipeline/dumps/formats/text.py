@@ -45,9 +45,7 @@ class Pieces(io.RawIOBase):
 
     def __init__(self, pieces: Iterator[bytes | memoryview], source: Any = None) -> None:
         """Read from an iterator; `source`, which it reads, is closed with this stream."""
-        self.pieces = pieces
-        self.source = source
-        self.left = memoryview(b"")
+        self.pieces, self.source, self.left = pieces, source, memoryview(b"")
         self.error: OSError | None = None
 
     def readable(self) -> bool:

@@ -12,7 +12,7 @@ from tests.pipeline import datasets
 
 @pytest.fixture(scope="package")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Give the path of the dump, 40 random games, and of its dataset in each form."""
+    """Return the path of the dump, 40 random games, and of its dataset in each form."""
     folder = tmp_path_factory.mktemp("forms")
     dump = datasets.dump(folder / "games.pgn", 40)
     for form in FORMS:

@@ -24,8 +24,7 @@ COLUMNS = (*HUMAN_COLUMNS, *LAST_MOVES[1:])
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Make three datasets, together 1,000 training rows in row groups of 64, whose `game` numbers
-    them; the last one has 70 rows for validation."""
+    """Make 1,000 training rows in three datasets with groups of 64; `game` numbers the rows."""
     rows = playouts(1070, 0) | {"game": np.arange(1070, dtype=np.uint32)}
     made = []
     with pytest.MonkeyPatch.context() as patch:
@@ -73,14 +72,14 @@ def test_rows_travel_whole(paths: list[Path]) -> None:
                 assert batch[name][at] == value, name
 
 
-@pytest.mark.parametrize("batch_size", [64, 130, 999, 1700])
+@pytest.mark.parametrize("batch_size", [64, 999, 1700])
 def test_any_step_is_the_same_as_in_an_undisturbed_stream(
     paths: list[Path], batch_size: int
 ) -> None:
     count = 3 * 1000 // batch_size + 2
     whole = list(islice(batches(paths, batch_size=batch_size, seed=3).from_step(0), count))
     assert all(len(batch["game"]) == batch_size for batch in whole)
-    for step in range(count):
+    for step in range(0, count, 1 + count // 20):
         again = next(batches(paths, batch_size=batch_size, seed=3).from_step(step))
         assert equal(again, whole[step]), f"step {step}"
     other = next(batches(paths, batch_size=batch_size, seed=4).from_step(0))
@@ -161,21 +160,19 @@ def test_batches_that_cannot_be_are_refused(
 
 
 def test_rows_are_drawn_from_all_of_them_and_none_twice(paths: list[Path]) -> None:
-    """Each of 1,000 rows is as likely as another: of 40 draws of 100 rows, each tenth of the rows
-    has a tenth."""
+    """Every row is equally likely: in 20 samples of 100, each tenth of the rows has a tenth."""
     tenths = np.zeros(10)
-    for seed in range(40):
+    for seed in range(20):
         found = games(batches(paths, batch_size=32, seed=seed).sample(100))
         assert len(set(found.tolist())) == len(found) == 100
         tenths += np.bincount(found // 100, minlength=10)
-    assert np.abs(tenths - 400).max() < 5 * (400 * 0.9) ** 0.5
+    assert np.abs(tenths - 200).max() < 5 * (200 * 0.9) ** 0.5
     everything = games(batches(paths, batch_size=999).sample(10**9))
     assert np.array_equal(everything, np.arange(1000))
 
 
 def test_the_shuffle_of_an_ingest_is_not_undone(tmp_path: Path) -> None:
-    """A dump of one chunk and one row group, with the seeds as they come: its first batch is of
-    many games."""
+    """The first batch of a dump with one chunk and one row group has rows of many games."""
     dump = tmp_path / "games.pgn"
     dump.write_text("\n".join(random_game(seed) for seed in range(60)))
     ingest([str(dump)], tmp_path / "out", IngestConfig(test_share=0.0, val_share=0.0), workers=1)

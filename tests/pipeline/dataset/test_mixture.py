@@ -1,5 +1,4 @@
-"""Mixed batches: exact shares, bounded uses, the same from any step; and columns that some rows of
-a source have not."""
+"""Mixed batches: exact shares, limited reuse, exact resume, and missing optional columns."""
 
 from fractions import Fraction
 from itertools import islice
@@ -37,8 +36,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def some_moves(rows: Any, row: int) -> Any:
-    """Give 0 to 4 moves a row, none in the rows of every other group of 16: null, or visits of
-    nothing."""
+    """Return 0 to 4 moves per row, None in every other group of 16 rows."""
     if row // 16 % 2:
         return None
     return [{"label": label, "share": 0.25} for label in legal_labels(rows, row)[: row % 5]]

@@ -19,7 +19,7 @@ README = Path(__file__).parents[3] / "datasets" / "README.md"
 
 
 def blocks(kind: str) -> Iterator[str]:
-    """Give the blocks of a kind in the section on other tools."""
+    """Return the blocks of a kind in the section on other tools."""
     text = README.read_text()
     section = text[text.index("## With other tools") : text.index("## A training set")]
     yield from re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL)

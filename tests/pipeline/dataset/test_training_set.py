@@ -1,5 +1,4 @@
-"""A training set gives the rows of its datasets and no others, copies none, and keeps the newest
-games apart."""
+"""A training set has exactly its datasets' rows, copies none, and holds out the newest games."""
 
 import json
 import shutil
@@ -44,7 +43,7 @@ def joined(months: Months, out: Path, **options: Any) -> dict[str, Any]:
 
 
 def rows(out: Path, split: str) -> Counter[bytes]:
-    """Give the rows of a split as bytes, each as often as it comes."""
+    """Return the rows of a split as bytes, each as often as it comes."""
     found: Counter[bytes] = Counter()
     for batch in Batches([out], split, batch_size=7, columns=COLUMNS).read_rows():
         found.update(
@@ -57,8 +56,7 @@ def rows(out: Path, split: str) -> Counter[bytes]:
 def stored(
     paths: list[Path], splits: tuple[str, ...], newest: bool | None = None
 ) -> Counter[bytes]:
-    """Give the rows of datasets in the same form, read without the code that batches use: of the
-    last day, or without it."""
+    """Return rows in the same form, read without the code of batches; `newest` selects days."""
     kinds = {"label": "<u2", "game": "<u4", "ply": "<u2", "elo": "<u2", "result": "i1"}
     found: Counter[bytes] = Counter()
     for path in paths:

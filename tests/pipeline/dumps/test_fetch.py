@@ -1,5 +1,4 @@
-"""Fetching from a real server that breaks connections, stalls, lies, redirects, refuses and
-replaces the file meanwhile."""
+"""Fetch from a server that breaks connections, stalls, lies, redirects and replaces files."""
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
-"""Dumps as streams: what is refused, zero bytes, stopping, and few games in a chunk of tiny
-ones."""
+"""Dumps as streams: refusals, zero bytes, stopping, and the limit of games in a chunk."""
 
 import gzip
 import io

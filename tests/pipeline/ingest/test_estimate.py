@@ -62,7 +62,7 @@ def test_a_small_dump_is_known_exactly_and_longer_ones_from_their_beginning(
     monkeypatch.setattr(module, "SAMPLE_BYTES", 2 << 20)
     monkeypatch.setattr(module, "BLOCK", 1 << 14)
     monkeypatch.setattr("pipeline.dumps.archives.READ_BYTES", 1 << 14)
-    # copies of games are too far apart to be seen
+    # a small window, so copies of games are not found
     near = zstandard.ZstdCompressionParameters.from_level(3, window_log=15)
     place: Any = stores.parse_path(f"memory://bucket/{random.randrange(1 << 40)}/games.pgn.zst")
     place.write_bytes(zstandard.ZstdCompressor(compression_params=near).compress(dump.read_bytes()))

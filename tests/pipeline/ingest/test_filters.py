@@ -1,5 +1,4 @@
-"""Filters and samples: what they keep is what python-chess's reading of the tags and moves says,
-counted by reason."""
+"""Filters keep what python-chess's reading of tags and moves says, and count the rest."""
 
 import io
 import random
@@ -40,7 +39,7 @@ PLAYERS = ("ann", "bob", "lichess AI level 3", "")
 
 
 def tagged(seed: int) -> str:
-    """Give a random game with tags of every sort, right and wrong."""
+    """Return a random game with tags of every sort, right and wrong."""
     chance = random.Random(seed)
     head, _, moves = datasets.random_game(seed, 12 + seed % 9).partition("\n\n")
     if chance.random() < 0.3:
@@ -153,7 +152,7 @@ def test_several_filters_count_each_game_once(dump: Path, tmp_path: Path) -> Non
 def whole(
     dump: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[int, int], dict[str, Any]]:
-    """Give all rows without a filter, by game and ply."""
+    """Return all rows without a filter, by game and ply."""
     out = tmp_path_factory.mktemp("whole")
     ingest([str(dump)], out, CONFIG, workers=1)
     return {(row["game"], row["ply"]): row for row in datasets.table(out).to_pylist()}

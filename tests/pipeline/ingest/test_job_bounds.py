@@ -1,5 +1,4 @@
-"""Text that is far too long somewhere: memory stays bounded and the good games round it are
-kept."""
+"""Very long texts: memory stays bounded, and the games around them are kept."""
 
 import os
 from pathlib import Path
@@ -27,9 +26,9 @@ GOOD = '[Event "good"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7
     [
         b"x" * (40 << 20),
         b'[Event "long"]\n\n1. e4 {' + b"y" * (20 << 20) + b"} e5 1-0\n\n",
-        b'[Event "lines"]\n\n1. e4 {' + b"z z z z z z z\n" * (2 << 20) + b"} e5 1-0\n\n",
-        b"\n" * (50 << 20),
-        b"% a note\n" * (5 << 20),
+        b'[Event "lines"]\n\n1. e4 {' + b"z z z z z z z\n" * (20 << 16) + b"} e5 1-0\n\n",
+        b"\n" * (36 << 20),
+        b"% a note\n" * (36 << 17),
     ],
     ids=["a line", "a comment", "a comment in lines", "blank lines", "escaped lines"],
 )

@@ -60,7 +60,7 @@ def kill(process: forked.Popen) -> bool:
         below = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         below = []
-    # it stays a zombie until it is waited for, so the number is its own
+    # a zombie keeps its process id until it is waited for
     os.kill(process.pid, signal.SIGKILL)
     ended = process.wait()
     _, alive = psutil.wait_procs(below, timeout=LONG)

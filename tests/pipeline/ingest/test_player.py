@@ -1,5 +1,4 @@
-"""Moves of one player: python-chess's reading of the tags says whose they are; names are text,
-however hostile."""
+"""Moves of one player, compared with python-chess's reading of the tags."""
 
 import io
 import random

@@ -1,5 +1,4 @@
-"""Replacing a dataset: stopped, failing or killed at any step, a whole dataset lies there, and
-nothing of others goes."""
+"""A dataset that is being replaced is complete after any stop, failure or kill."""
 
 import shutil
 from collections.abc import Callable
@@ -86,7 +85,7 @@ def test_the_old_dataset_stays_until_the_new_one_is_whole(
     assert 1 <= len(done) < 3
     assert anew(source, out, NEW)["config"]["seed"] == 1
     assert content(out) == undisturbed
-    # they were not made again
+    # finished files are not written again
     assert {name: (out / name).stat().st_mtime_ns for name in done} == done
     assert [path.name for path in out.parent.iterdir()] == ["small"]
 
@@ -132,7 +131,7 @@ def test_what_is_not_of_the_dataset_is_never_deleted(source: Path, out: Path) ->
     assert content(out) == before
     (out / "notes").rmdir()
     (out / "train-00099-0.parquet").unlink()
-    # what was recorded is lost, so nothing else is known to be ours
+    # without a manifest no file is known to belong to the dataset
     manifest_text = (out / "manifest.json").read_text()
     (out / "manifest.json").write_text("{")
     with pytest.raises(DatasetError, match=r"games\.parquet, "):

@@ -1,5 +1,4 @@
-"""The version of rows: it is raised when the same dump gives other rows, and datasets of another
-version are not continued."""
+"""ROWS_VERSION must be raised when the rows change; other versions are not continued."""
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
-"""What pgn-extract (Debian) makes of PGN text: a second reader that shares no code with
-python-chess or the pipeline."""
+"""Read PGN with pgn-extract (Debian), which shares no code with python-chess."""
 
 import re
 import shutil

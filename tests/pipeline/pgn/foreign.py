@@ -21,8 +21,7 @@ SIGN = "$14"
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """A foreign character: its kind, its bytes, and the ASCII texts that a human may take it
-    for."""
+    """A foreign character: kind, bytes, and the ASCII texts that a human may read."""
 
     kind: str
     data: bytes
@@ -151,20 +150,12 @@ def segments(text: str) -> list[tuple[str, int, int]]:
     for match in _SEGMENTS.finditer(text, movetext):
         kind, char = str(match.lastgroup), match[0]
         if char in ("}", ")", "\n") and inside != ("variation" if char == "}" else ""):
-            inside = (
-                ""
-                if (inside, char) in (("comment", "}"), ("variation", ")"), ("rest", "\n"))
-                else inside
-            )
+            ends = (inside, char) in (("comment", "}"), ("variation", ")"), ("rest", "\n"))
+            inside = "" if ends else inside
         elif char == ";":
             inside = "rest"
-        found.append(
-            (
-                f"{inside}_{kind}" if inside and kind not in ("comment_brace",) else kind,
-                match.start(),
-                match.end(),
-            )
-        )
+        name = f"{inside}_{kind}" if inside and kind != "comment_brace" else kind
+        found.append((name, match.start(), match.end()))
         if char in ("{", "(") and not inside:
             inside = "comment" if char == "{" else "variation"
     return found
@@ -181,16 +172,14 @@ class Alteration:
     readings: tuple[str, ...]
     """The text with each ASCII text that the character may be taken for."""
     touches_move: bool
-    """Whether it touches a move, a result or a position, so that the game must not be used as if it
-    were not there."""
+    """Whether it touches a move, a result or a position, so ignoring it would be wrong."""
     in_tags: bool
     at_end: bool
     """Whether it touches the next game."""
 
 
 def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
-    """Give the places of a game: (name, first character to replace, character behind, whether
-    blanks go around)."""
+    """Yield the places of a game: (name, first and last character replaced, blanks around)."""
     for kind, start, end in segments(text):
         yield f"before {kind}", start, start, False
         yield f"after {kind}", end, end, False
@@ -204,8 +193,7 @@ def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
 
 
 def alterations(name: str, characters: list[Character]) -> Iterator[Alteration]:
-    """Give a game with each character at each kind of place, of the places of a kind at one that is
-    chosen at random."""
+    """Yield a game with each character at a random place of each kind."""
     text, chance = GAMES[name], random.Random(name)
     kinds = {at: kind for kind, start, end in segments(text) for at in range(start, end)}
     movetext, places = text.index("]\n\n") + 2, defaultdict(list)
@@ -253,8 +241,7 @@ _WORD = re.compile(
 
 
 def _words(movetext: str) -> list[str] | None:
-    """Return the moves and results of movetext, None if a word is neither of these nor a number or
-    mark."""
+    """Return the moves and results of movetext, None if it has any unknown word."""
     text = _COMMENT.sub(" ", movetext)
     while (shorter := _VARIATION.sub(" ", text)) != text:
         text = shorter
@@ -275,8 +262,7 @@ def _words(movetext: str) -> list[str] | None:
 
 @cache
 def _play(fen: str | None, words: tuple[str, ...], tag: str) -> Reading | None:
-    """Play the words from a position, the usual one for None; return None if one is no legal move
-    or no result is known."""
+    """Play the words; return None for an illegal move or without a result."""
     try:
         board = chess.Board(fen or chess.STARTING_FEN)
     except ValueError:
@@ -288,11 +274,8 @@ def _play(fen: str | None, words: tuple[str, ...], tag: str) -> Reading | None:
         if word in RESULTS:
             result = RESULTS[word] if result is None else result
         elif word != "*":
-            word = re.sub(
-                r"^P(?=[a-h])|[()!?+#]|\$\d+",
-                "",
-                word.replace("0-0-0", "O-O-O").replace("0-0", "O-O"),
-            )
+            word = word.replace("0-0-0", "O-O-O").replace("0-0", "O-O")
+            word = re.sub(r"^P(?=[a-h])|[()!?+#]|\$\d+", "", word)
             try:
                 move = board.parse_san(word)
             except ValueError:

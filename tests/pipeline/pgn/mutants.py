@@ -33,8 +33,7 @@ SNIPPETS = tuple(
 
 
 def write_game(seed: int) -> bytes:
-    """Return a random game as python-chess exports it: comments, clocks, evals, NAGs, variations;
-    wrapped for some seeds."""
+    """Return a random game as python-chess exports it, with comments, NAGs and variations."""
     chance = random.Random(seed)
     game = chess.pgn.Game()
     game.headers.update({"Event": f"game {seed}", "WhiteElo": "1500", "TimeControl": "180+2"})
@@ -151,8 +150,7 @@ ACCIDENTS = (
 
 
 Fate = tuple[str, int | None, list[tuple[int, int]], list[int | None], list[int | None]]
-"""Status of a game; of used games also the result, the moves as (label, promotion), the evals, and
-the clocks from each player's second move on."""
+"""Status; for used games the result, moves (label, promotion), evals, and later clocks."""
 
 
 def _ours(game: by_kernels.Game) -> Fate:

@@ -1,5 +1,4 @@
-"""Foreign characters at every place of a game: it is used as a human reads it, or dropped, and its
-neighbours are unharmed."""
+"""A game with a foreign character anywhere is read as by a human, or dropped, and alone."""
 
 import random
 from collections import Counter, defaultdict
@@ -15,6 +14,7 @@ import pytest
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
+from pipeline.validation.verify import castling_of
 from tests.engine import oracle
 from tests.pipeline import by_kernels
 from tests.pipeline.pgn import foreign
@@ -43,8 +43,7 @@ class Found:
 
 
 def first_positions(path: Path) -> list[tuple[int, ...]]:
-    """Return the first position of each used game of a file: its pieces, castling rights, and
-    whether Black moves."""
+    """Return the first position of each used game: pieces, castling rights, Black's turn."""
     positions = []
     for chunk in read_chunks([Source(str(path))], 1 << 24):
         _, rows = by_kernels.replay_chunk(chunk)
@@ -77,25 +76,13 @@ def rows_of(reading: Reading) -> Rows:
     """Return a reading as the pipeline should hold it."""
     board = chess.Board(reading.start)
     codes = piece_codes.py_func(oracle.planes(board))
-    rights = sum(
-        1 << place
-        for place, (side, king_side) in enumerate(
-            ((board.turn, 1), (board.turn, 0), (not board.turn, 1), (not board.turn, 0))
-        )
-        if (
-            board.has_kingside_castling_rights if king_side else board.has_queenside_castling_rights
-        )(side)
-    )
+    start = (*codes, castling_of(board), int(board.turn == chess.BLACK))
     moves = []
     for text in reading.moves:
         move = chess.Move.from_uci(text)
         moves.append((oracle.label(move, board.turn), move.promotion or 0))
         board.push(move)
-    return (
-        (*codes, rights, int(chess.Board(reading.start).turn == chess.BLACK)),
-        tuple(moves),
-        reading.result,
-    )
+    return start, tuple(moves), reading.result
 
 
 AS_WRITTEN, TRANSLATED, DROPPED = "as written", "translated", "dropped"
@@ -136,8 +123,7 @@ def judge(case: Alteration, found: list[Found]) -> str:
 
 
 def judge_all(cases: Iterable[Alteration], path: Path) -> dict[str, list[Alteration]]:
-    """Read the altered games in one file, a control between two, and return the games by what
-    became of them."""
+    """Read the altered games in one file, with a control between two; group them by verdict."""
     cases, text, begins = list(cases), bytearray(CONTROL.format(0).encode()), []
     for number, case in enumerate(cases, 1):
         begins.append(len(text))

@@ -1,5 +1,4 @@
-"""Every column of every row of sampled real games, from the file to the shard and back, against
-python-chess."""
+"""Every column of every row of sampled real games, compared with python-chess."""
 
 import re
 from pathlib import Path
@@ -10,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from engine.encoding.views import LAST_MOVES
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
+from pipeline.validation.verify import castling_of, last_moves_of
 from tests.conftest import shared_data
 from tests.engine import oracle
 from tests.pipeline import by_python_chess, datasets
@@ -27,7 +28,7 @@ FILES = (
     "pgn/lichess_export_2022-2026_blitz.pgn",
     "robustness/lichess_from_position_395.pgn",
 )
-GAMES = 50
+GAMES = 32
 """Games of a file, spread over its first 4 MB."""
 PLANES_EVERY = 6
 """Rows whose 77 planes are compared; tests/engine compares every position of 2,000 games."""
@@ -47,8 +48,7 @@ def sample(path: Path) -> bytes:
 def made(
     name: str, directory: Path
 ) -> tuple[list[Reading], list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
-    """Ingest a sample and read it back beside python-chess's reading: readings, games, rows by
-    game."""
+    """Ingest a sample; return python-chess's readings, the games, and the rows by game."""
     dump = directory / "sample.pgn"
     dump.write_bytes(sample(shared_data(name)))
     ingest([str(dump)], directory / "out", IngestConfig(), workers=1)
@@ -57,30 +57,9 @@ def made(
 
 
 def rating(reading: Reading, side: chess.Color) -> int | None:
-    """Give a player's rating by the tag."""
+    """Return a player's rating by the tag."""
     text = reading.headers.get("WhiteElo" if side else "BlackElo", "")
     return int(text) if text.isdigit() and int(text) else None
-
-
-def castling(board: chess.Board) -> int:
-    """Give the rights as bits: 1 own king's side, 2 own queen's, 4 and 8 the opponent's."""
-    us, them = board.turn, not board.turn
-    rights = (
-        board.has_kingside_castling_rights(us),
-        board.has_queenside_castling_rights(us),
-        board.has_kingside_castling_rights(them),
-        board.has_queenside_castling_rights(them),
-    )
-    return sum(right << bit for bit, right in enumerate(rights))
-
-
-def last_move(board: chess.Board, back: int) -> int | None:
-    """Give where the move `back` half-moves ago began, times 64, and where it ended, on the board
-    as its mover sees it."""
-    if len(board.move_stack) < back:
-        return None
-    move = board.move_stack[-back]
-    return 64 * oracle.bit(move.from_square, board.turn) + oracle.bit(move.to_square, board.turn)
 
 
 def expected_rows(reading: Reading) -> list[dict[str, Any]]:
@@ -95,10 +74,9 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
             {
                 "label": oracle.label(move, board.turn),
                 "promotion": move.promotion or 0,
-                "castling": castling(board),
+                "castling": castling_of(board),
                 "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
-                "last_move": last_move(board, 1),
-                **{f"last_move_{back}": last_move(board, back) for back in range(2, 9)},
+                **dict(zip(LAST_MOVES, last_moves_of(board), strict=True)),
                 "halfmove": min(board.halfmove_clock, 255),
                 "repetition": seen.get(key, 0),
                 "result": reading.result if board.turn else -reading.result,

@@ -50,7 +50,7 @@ def test_any_bytes_split_into_games_within_bounds(text: bytes) -> None:
     assert starts == sorted(set(starts))
     assert all(0 <= start < len(text) for start in starts)
     before = text[: starts[0]] if starts else text
-    for line in before.splitlines():  # nothing but blanks and remarks may lie before the first game
+    for line in before.splitlines():  # only blanks and comments precede the first game
         assert not line.strip(b" \t\x0b\x0c\x1c\x1d\x1e\x1f") or line[:1] in (b"%", b";")
 
 
@@ -65,8 +65,7 @@ def test_any_bytes_split_into_games_within_bounds(text: bytes) -> None:
 @example(b"[")
 @example(b"\xa0")
 def test_any_bytes_are_read_to_a_status_within_bounds(text: bytes) -> None:
-    # The bytes behind the text would finish a move, a comment, a result: whoever reads them reads
-    # too far.
+    # bytes after the text would complete a move, a comment or a result
     for tail in (b"", b"e5 } ] ) 1-0 e4 Q 1/2\n"):
         starts = np.array(split(text), dtype=np.int64)
         whole = np.frombuffer(text + tail, dtype=np.uint8)
@@ -151,7 +150,7 @@ def assert_mutants_agree(sources: list[bytes], count: int, path: Path) -> None:
 
 def test_mutants_of_games_are_read_as_by_python_chess(tmp_path: Path) -> None:
     sources = [mutants.write_game(seed) + mutants.write_game(seed + 1) for seed in range(0, 40, 2)]
-    assert_mutants_agree(sources, 250, tmp_path / "mutant.pgn")
+    assert_mutants_agree(sources, 150, tmp_path / "mutant.pgn")
 
 
 @pytest.mark.slow

@@ -4,23 +4,9 @@ import random
 import re
 
 import numpy as np
-import pytest
 
-from pipeline.ingest.games import map_values
 from pipeline.pgn import tags
 from pipeline.pgn import text as lines
-
-
-def test_tags_of_one_hash_keep_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = ["1-0", "0-1", "1-0", "*"]
-    text = np.frombuffer("".join(values).encode(), dtype=np.uint8)
-    ends = np.cumsum([len(value) for value in values])
-    spans = np.stack([ends - [len(value) for value in values], ends], axis=1)
-    for collides in (False, True):
-        if collides:
-            monkeypatch.setattr(tags, "hash_spans", lambda text, spans, out: out.fill(7))
-        found = map_values(text, spans, str, np.object_)
-        assert found.tolist() == values
 
 
 def test_scans_over_lines_find_what_a_search_byte_by_byte_finds() -> None:

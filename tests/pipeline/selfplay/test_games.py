@@ -25,7 +25,7 @@ from engine.errors import UserError
 from engine.progress import Tick
 from engine.selfplay import generate
 from pipeline.dataset.files.manifest import read_manifest
-from pipeline.dumps.paths import find_dumps
+from pipeline.dumps.source import find_dumps
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest

@@ -1,5 +1,4 @@
-"""A real S3 server on loopback: OpenStack Swift with its S3 API, four daemons, one user whose
-secret is checked."""
+"""A real S3 server on loopback: OpenStack Swift with its S3 API."""
 
 import os
 import socket

@@ -1,5 +1,4 @@
-"""What may lie in a store, by the table in pipeline/README.md: a store in memory here, a real S3
-server in test_objects_s3.py."""
+"""Which commands read and write a store, by the table in pipeline/README.md."""
 
 import json
 import random
@@ -15,8 +14,46 @@ from pipeline.validation.verify import compare_files
 from tests.pipeline.cli.conftest import invoke
 from tests.pipeline.datasets import random_game
 from tests.pipeline.hostile import copied, workplace
-from tests.pipeline.storage import elsewhere
 from tests.waiting import drop_slow_lines
+
+TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1"]
+INGEST = "--set chunk_mib=1 --set test_share=0.2 --set val_share=0.1 --workers 1"
+
+
+def taken(store: str, here: Path, dump: str) -> dict[str, list[str]]:
+    """Return commands that take URLs, in an order in which each finds its inputs."""
+    made, net = f"{store}/made", str(here / "net")
+    report = ["report", "--checkpoint", net, "--positions", made, "--out", str(here / "report")]
+    return {
+        "estimate": ["ingest", dump, "--estimate", "--workers", "1"],
+        "ingest": ["ingest", dump, "--out", made, *INGEST.split()],
+        "train": ["train", "--positions", made, "--out", str(here / "trained"), *TRAINING],
+        "report": report,
+    }
+
+
+def refused(store: str, here: Path) -> dict[str, list[str]]:
+    """Return commands that take folders only, each with an address."""
+    made, out = f"{store}/made", f"{store}/out"
+    net, data = str(here / "net"), str(here / "positions" / "2014.05")
+    train = ["train", "--positions", data, *TRAINING, "--out"]
+    report = ["report", "--positions", data, "--checkpoint"]
+    return {
+        "join": ["join", made, "--out", str(here / "out")],
+        "join --out": ["join", data, "--out", out],
+        "audit": ["audit", made],
+        "audit --out": ["audit", data, "--out", out],
+        "verify": ["verify", made],
+        "train --out": [*train, out],
+        "train --start": [*train, str(here / "out"), "--start", f"{store}/net"],
+        "report --checkpoint": [*report, f"{store}/net"],
+        "report --against": [*report, net, "--against", made],
+        "report --out": [*report, net, "--out", out],
+        "finetune": ["finetune", "--checkpoint", net, "--out", out, "--generations", "1"],
+        "selfplay": ["selfplay", "--checkpoint", net, "--out", out, "--games", "1"],
+        "arena": ["arena", "uniform", "hand-written", "--out", out],
+        "fetch": ["fetch", "2013-01", "--out", out],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +73,13 @@ def test_what_takes_an_address_takes_it_and_the_rest_says_so(
     text = "".join(random_game(seed, 24) for seed in range(30)).encode()
     stores.publish(stores.parse_path(store), "a.pgn", 0, lambda target: target.write(text))
     answers = {}
-    for name, words in elsewhere.taken(store, here, f"{store}/a.pgn").items():
+    for name, words in taken(store, here, f"{store}/a.pgn").items():
         code, out, err = invoke(*words, "--json")
         assert (code, drop_slow_lines(err)) == (0, ""), f"{name}: {err}"
         answers[name] = json.loads(out.splitlines()[-1])
     assert answers["report"]["positions"] == answers["ingest"]["positions"]["test"]
     assert answers["report"]["slices"]["in train"], "positions were looked up in train there too"
-    for name, words in elsewhere.refused(store, here).items():
+    for name, words in refused(store, here).items():
         code, out, err = invoke(*words, "--json")
         assert (code, out) == (2, ""), f"{name}: {out}{err}"
         assert "memory://" in err, f"{name}: {err}"

@@ -1,5 +1,4 @@
-"""A web server that lies: what is read is one version of the file, whole, or an error says why
-not."""
+"""A lying web server: one whole version of the file is read, or an error says why not."""
 
 import random
 from collections.abc import Callable, Iterator

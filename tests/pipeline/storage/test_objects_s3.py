@@ -1,5 +1,4 @@
-"""Datasets and dumps in a real S3 store: OpenStack Swift's server on loopback, which checks
-secrets, parts and ranges."""
+"""Datasets and dumps in a real S3 store, OpenStack Swift's server on loopback."""
 
 import json
 import os
@@ -24,7 +23,8 @@ from pipeline.storage.stores import parse_path, publish
 from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
-from tests.pipeline.storage import elsewhere, swift
+from tests.pipeline.storage import swift
+from tests.pipeline.storage.test_elsewhere import INGEST
 
 for needed in ("swift", "s3fs"):
     pytest.importorskip(
@@ -35,24 +35,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
-SETTINGS = elsewhere.INGEST.split()
-
-KILLED = """
-import os, signal, sys
-import s3fs
-from pipeline.storage.stores import parse_path, publish
-
-real, calls = s3fs.S3FileSystem._call_s3, []
-
-async def call(self, method, *args, **kwargs):
-    calls.append(method)
-    if calls.count("upload_part") == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return await real(self, method, *args, **kwargs)
-
-s3fs.S3FileSystem._call_s3 = call
-publish(parse_path(sys.argv[1]), "large", 0, lambda target: target.write(bytes(120 << 20)))
-"""
+SETTINGS = INGEST.split()
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +70,7 @@ def made(dump: Path) -> dict[str, str]:
 
 
 def content(folder: Any) -> dict[str, str]:
-    """Give the hash of every object below a prefix."""
+    """Return the hash of every object below a prefix."""
     found = {}
     for name in folder.fs.find(folder.path):
         digest = datasets.hashlib.sha256(folder.fs.cat_file(name)).hexdigest()
@@ -143,23 +126,6 @@ def test_a_wrong_secret_and_missing_objects_are_reported_in_one_line(
         ingest(["s3://chess/nothing.pgn"], tmp_path / "out", CONFIG, workers=1)
     with pytest.raises(IngestError, match="s3://nobucket/x"):
         ingest([str(dump)], parse_path("s3://nobucket/x"), CONFIG, workers=1)
-
-
-def test_a_large_file_goes_in_parts_and_a_killed_one_is_never_seen(store: Any) -> None:
-    data = random.Random(3).randbytes(120 << 20)
-    done = publish(store / "parts", "large", 0, lambda target: target.write(data))
-    assert done.bytes == len(data)
-    assert (
-        datasets.hashlib.sha256((store / "parts" / "large").read_bytes()).hexdigest() == done.sha256
-    )
-    assert "-" in store.fs.info("chess/parts/large")["ETag"]  # as S3 names what came in parts
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, "s3://chess/killed"], env=environment, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
-    assert content(store / "killed") == {}
-    assert not (store / "killed" / "large").exists()
 
 
 def test_a_killed_ingest_is_continued_to_the_same_objects(

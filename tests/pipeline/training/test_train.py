@@ -42,13 +42,6 @@ from tests.waiting import LONG, until
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 
 
-@pytest.fixture(autouse=True)
-def hashing_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have only the training ask whether to stop; hashing asks when it takes longer than half a
-    second."""
-    monkeypatch.setattr("pipeline.dataset.files.verify_files.UNSTOPPABLE_SECONDS", float("inf"))
-
-
 @pytest.fixture(scope="module")
 def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("training")

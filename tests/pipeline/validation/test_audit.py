@@ -28,7 +28,7 @@ CONTROLS = ("60+0", "180+2", "600+0", "1800+20", "-")
 
 
 def game(number: int) -> str:
-    """Give a short random game, so that many share positions; every third without ratings."""
+    """Return a short random game, so that many share positions; every third without ratings."""
     text = datasets.random_game(number, 12).replace("600+5", CONTROLS[number % 5])
     return text if number % 3 else text.replace("Elo", "Rank")
 
@@ -143,7 +143,7 @@ def test_games_are_those_of_the_dump(made: dict[str, Path]) -> None:
                     moves.append(read.board().fen() + str(read.mainline_moves()))
     assert result["games"]["games"] == len(moves)
     assert result["games"]["distinct"] == len(set(moves))
-    assert result["games"]["test_games_in_train"] == 0  # the split is by the moves
+    assert result["games"]["test_games_in_train"] == 0  # the split depends on the moves only
 
 
 def test_a_dataset_that_is_held_out_is_a_split_of_its_own(

@@ -16,8 +16,8 @@ from pipeline.cli.main import main
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import join
-from pipeline.dumps.paths import find_dumps
-from pipeline.errors import DatasetError
+from pipeline.dumps.source import find_dumps
+from pipeline.errors import DatasetError, DifferenceError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.stores import file_hash
@@ -29,8 +29,7 @@ CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
 
 
 def write_dataset(folder: Path, games: int, copies: int) -> None:
-    """Write `dumps/games.pgn`, games and an unusable one in each of `copies` orders, and its
-    dataset `positions/games`."""
+    """Write `dumps/games.pgn`, the games and a bad one in `copies` orders, and its dataset."""
     (folder / "dumps").mkdir()
     text = [random_game(seed, 30) for seed in range(games)]
     bad = '[Event "x"]\n[Result "1-0"]\n\n1. e5 1-0\n\n'
@@ -184,6 +183,8 @@ def test_the_command_says_what_differs_and_what_it_did_not_check(
     (directory / "test-00000-0.parquet").unlink()
     code, found = call()
     assert (code, found["problems"]) == (1, ["games: test-00000-0.parquet: missing"])
+    with pytest.raises(DifferenceError, match=r"^1 difference in "):
+        Verify(datasets=(directory,)).run()
     assert found["datasets"]["games"]["not_checked"] == ["splits", "source", "rows"]
 
 

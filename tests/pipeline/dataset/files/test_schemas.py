@@ -1,5 +1,4 @@
-"""JSON files of unfinished work (matches, fine-tunes, ingests) that a stranger may have changed are
-refused in one line."""
+"""Altered JSON files of unfinished matches, fine-tunes and ingests are refused in one line."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""Both forms of planes: every reader opens every column, and the position gives back all 77 planes
-bit for bit; the page of the format describes every column."""
+"""Both forms of planes: every reader opens all columns; positions give back all 77 planes."""
 
 import random
 import re
@@ -22,7 +21,7 @@ from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.columns import FORMS, ROW_COLUMNS, SPLITS, schema
+from pipeline.dataset.files.columns import FORMS, MEANINGS, ROW_COLUMNS, SPLITS, schema
 from pipeline.dataset.files.kernels import ILLEGAL_LABEL, unpack_positions
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.stored_planes import pack, to_positions, unpack
@@ -84,7 +83,7 @@ def test_the_readme_describes_every_column_as_the_table_does() -> None:
     kinds = {"visits": "list", "root_value": "float32", "best_value": "float32"}
     for one in ROW_COLUMNS:
         kind = kinds.get(one.name, str(one.type))
-        assert described[one.name] == (kind, one.null is not None, one.meaning)
+        assert described[one.name] == (kind, one.null is not None, MEANINGS[one.name])
 
 
 @settings(max_examples=30, deadline=None)

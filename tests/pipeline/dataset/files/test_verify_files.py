@@ -32,7 +32,7 @@ class Looks:
             return real(path, *rest)
 
         patch.setattr(verify_files, "file_hash", counted)
-        patch.setattr(verify_files, "MIN_AGE_SECONDS", -1.0)  # not to wait two seconds
+        patch.setattr(verify_files, "MIN_AGE_SECONDS", -1.0)  # skip the wait of two seconds
 
     def again(self, **options: Any) -> int:
         self.hashed.clear()
@@ -120,6 +120,5 @@ def test_hashing_is_shown_and_stopped(looks: Looks) -> None:
     looks.again(progress=lambda tick: told.append(tick.done))
     assert told[-1] == sum(entry["bytes"] for entry in read_manifest(looks.folder)["files"])
     looks.patch.setenv(verify_files.CACHE_VARIABLE, str(looks.folder.parent / "other"))
-    looks.patch.setattr(verify_files, "UNSTOPPABLE_SECONDS", -1.0)
     with pytest.raises(Stopped):
         looks.again(stop=lambda: True)
