@@ -25,6 +25,8 @@ LINE_WIDTH = 120
 DRAW_SECONDS = 0.1
 """Seconds between redraws on a terminal."""
 FORMAT = "{desc} {percentage:3.0f} %|{bar:10}| {n_fmt}{unit}  {elapsed}<{remaining}{postfix}"
+UNBOUNDED = "{desc} {n_fmt}{unit}  {elapsed}{postfix}"
+"""The line of a stage whose total is not known."""
 
 
 class _LogHandler(logging.Handler):
@@ -78,6 +80,7 @@ class _Bars:
         self.bar.set_description_str(f"{title} validating" if validating else title, refresh=False)
         self.bar.set_postfix(figures, refresh=False)
         self.bar.n, self.bar.total = tick.done, tick.total
+        self.bar.bar_format = UNBOUNDED if tick.total is None else FORMAT
         self.updated, self.title = time.time(), title
         waited = time.monotonic() - self.shown
         if self.terminal and (begins or validating or waited >= DRAW_SECONDS):
@@ -106,7 +109,6 @@ class _Bars:
             desc=title,
             unit=tick.unit if tick.unit == "B" else f" {tick.unit}",
             unit_scale=True,
-            bar_format=FORMAT,
             file=sys.stderr if self.terminal else io.StringIO(),
             ncols=None if self.terminal else LINE_WIDTH,
             dynamic_ncols=self.terminal,
