@@ -87,7 +87,6 @@ def _shifts() -> dict[Any, Any]:
 
 
 def _write_graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
-    """Write a network as an ONNX file."""
     import onnx
 
     # two rows, because the exporter treats sizes of 1 as constants
@@ -224,7 +223,6 @@ def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> di
 
 
 def _check(found: Mapping[str, float], directory: Path, *, integers: bool) -> None:
-    """Raise ExportError if the outputs differ too much from the checkpoint's."""
     policy, value = found["largest_policy_difference"], found["largest_value_difference"]
     # not written with `>`, which would let NaN pass
     if not integers and not (policy <= TOLERANCE and value <= TOLERANCE):

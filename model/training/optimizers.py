@@ -60,7 +60,6 @@ OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
-    """Return an optimizer's initial state for a weight, under torch's names."""
     if not isinstance(optimizer, torch.optim.AdamW):
         return {"momentum_buffer": torch.zeros_like(weight)}
     moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}

@@ -32,8 +32,8 @@ from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.state import HUMAN_COLUMNS, Verdict, promote
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import format_elo, play_match
+from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.selfplay.worker import ONNX_DEVICE
 from pipeline.training.export import export_once
 from pipeline.training.train import find_validated, open_validation, select_columns, train_on
 
@@ -69,7 +69,6 @@ class StageContext:
     buffer: tuple[Path, ...]
     """Self-play datasets to train on, the newest last."""
     human: tuple[Path, ...]
-    """Human datasets."""
     config: FinetuneConfig
     """Settings of the generation."""
     requested: FinetuneConfig
@@ -243,9 +242,9 @@ def write_seed(
 
     A value head that was not trained on results keeps its scale, as in `model.training.loop`.
     """
+    from model.calibration import scale_value
     from model.checkpoint import CARD_FILE, load, read_card, save
     from model.network.preset import preset_from_row
-    from model.training.calibration import scale_value
     from model.training.config import TrainConfig
     from model.training.loop import VALIDATION_POSITIONS
     from model.training.monitor import CALIBRATED, validate
@@ -298,9 +297,9 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
         every = -(-steps // CONTROL_VALIDATIONS)
         config = replace(config, validation_every_steps=every, patience=CONTROL_VALIDATIONS)
     start = find_control(context.best) or context.best
-    done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
-    if not done["finished"]:
-        raise Stopped(f"stopped at step {done['step']} of the control")
+    _finished_figures(
+        train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
+    )
     return out
 
 
@@ -384,5 +383,4 @@ def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: fl
 
 
 def _describe(match: dict[str, Any]) -> str:
-    """Return the Elo difference and number of games of a match of fixed length, as text."""
     return f"Elo {format_elo(match)} in {match['games']} games"

@@ -1,4 +1,4 @@
-"""A kill inside a process: from a counted file operation on, none succeeds."""
+"""Simulate a kill: from a numbered file operation on, none succeeds."""
 
 import itertools
 import os
@@ -9,7 +9,7 @@ import pytest
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL, so nothing may catch it."""
+    """Stands for SIGKILL: no handler may catch it."""
 
 
 def kill_before(patch: pytest.MonkeyPatch, operation: int) -> Callable[[], bool]:

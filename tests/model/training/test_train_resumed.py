@@ -20,7 +20,7 @@ from engine.progress import Stop, never, silent
 from model.checkpoint import CARD_FILE, load, read_card
 from model.training.config import TrainConfig
 from model.training.loop import train
-from model.training.metrics_log import read_metrics
+from model.training.monitor import read_metrics
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.killed import Killed, kill_before
@@ -58,7 +58,7 @@ def run_forked(out: Path, kill_at: int = 0) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.slow)])
-def test_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
+def test_a_repeatedly_killed_run_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     assert run_forked(tmp_path / "whole") == 0
     whole = read_card(tmp_path / "whole")
@@ -86,7 +86,7 @@ def test_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path, kills
         assert names[0] == names[1]
 
 
-def test_a_run_stopped_in_its_last_validation_is_killed_before_each_file_operation_and_continues(
+def test_a_run_killed_before_any_file_operation_of_its_end_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both saves are of the last step, and their weights differ by the value's calibration."""

@@ -57,12 +57,12 @@ explore(None, config, Path(sys.argv[2]), workers=2)
 
 
 def small(**changes: object) -> ExploreConfig:
-    """Give settings of games that a test can play."""
+    """Return settings of games that a test can play."""
     return ExploreConfig(**{**SMALL, **changes})
 
 
 def searched(**changes: object) -> ExploreConfig:
-    """Give settings with which a test can search positions."""
+    """Return settings with which a test can search positions."""
     return ExploreConfig(**{**SEARCHED, **changes})
 
 
@@ -91,7 +91,7 @@ def records(out: Path) -> list[dict[str, Any]]:
 
 
 def told(out: Path) -> dict[str, Any]:
-    """Give the hash of every file, and of the manifest all but its timing."""
+    """Return the hash of every file, and of the manifest all but its timing."""
     files: dict[str, Any] = datasets.content(out)
     manifest = datasets.manifest(out)
     manifest["selfplay"].pop("timing")
@@ -99,7 +99,7 @@ def told(out: Path) -> dict[str, Any]:
 
 
 def journalled(out: Path) -> set[int]:
-    """Give the numbers of the games, or groups of positions, whose lines stand whole in the
+    """Return the numbers of the games, or groups of positions, whose lines stand whole in the
     journal."""
     found = set()
     for path in (out / ".journal").glob("*.jsonl"):

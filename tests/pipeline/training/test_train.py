@@ -69,7 +69,7 @@ def test_datasets_without_a_validation_split_do_not_end_the_validation(
     assert find_validated([unsplit], STEPS) == []
 
 
-def test_an_export_that_integers_would_change_is_in_float32(
+def test_an_export_falls_back_to_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[bool] = []
@@ -84,7 +84,7 @@ def test_an_export_that_integers_would_change_is_in_float32(
     assert asked == [True, False]
 
 
-def test_the_card_names_the_data_by_hash_and_not_by_place(
+def test_the_card_identifies_data_by_hash_not_by_path(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New files are hashed in a stage of its own."""
@@ -128,7 +128,7 @@ WORDS = (
 )
 
 
-def test_a_signal_inside_of_a_step_saves_after_it(positions: Path, tmp_path: Path) -> None:
+def test_a_signal_during_a_step_saves_after_it(positions: Path, tmp_path: Path) -> None:
     out = tmp_path / "net"
     command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), "1", "train"]
     command += ["--positions", str(positions), "--out", str(out), *WORDS.split()]
@@ -144,7 +144,7 @@ def test_a_signal_inside_of_a_step_saves_after_it(positions: Path, tmp_path: Pat
 
 
 def compile_anew(tmp_path: Path, *words: object) -> str:
-    """Run a command with an empty or own cache of kernels, and return what it prints as errors."""
+    """Run a command with its own cache of kernels and return its standard error."""
     variables = os.environ | {NUMBA_VARIABLE: str(tmp_path / "kernels")}
     command = [sys.executable, "-m", "pipeline", *map(str, words)]
     done = subprocess.run(
@@ -171,7 +171,7 @@ def test_kernels_that_are_not_compiled_yet_are_announced_once_and_take_none_of_t
         assert said.count("compiling kernels:") == count, said
 
 
-def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
+def test_the_kernels_that_jobs_ask_for_exist(positions: Path) -> None:
     warm_up(uniform)
     for module in ("replay", "puct"):  # pipeline/ingest/job.py, pipeline/selfplay/job.py
         assert are_compiled(module), module
@@ -195,7 +195,7 @@ def test_an_export_writes_no_file_of_a_dataset(positions: Path, name: str) -> No
     assert content(positions) == before
 
 
-def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_seen(
+def test_a_run_starts_from_a_checkpoint_and_records_its_data(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On few games, training from scratch is told that this is better."""
@@ -226,7 +226,7 @@ def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_se
         train_on([positions], "self-learning", STEPS, tmp_path / "third", start=tmp_path / "first")
 
 
-def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
+def test_a_checkpoint_with_an_older_preset_row_keeps_it(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = replace(preset("fianchetto-xs"), view="marro13+last")
