@@ -45,7 +45,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "moves of people": {"teach": "value", "keep_policy": False},
     "share of none": {"teach": "value", "search_value_share": 0.0},
 }
-PRESETS = ("fianchetto-s", "chessmarro", "chess-policy", "chess-policy-only", "self-learning")
+OTHERS = ("chessmarro", "chess-policy", "chess-policy-only", "self-learning")
+CASES = [("fianchetto-s", option) for option in OPTIONS]
+CASES += [(name, option) for name in OTHERS for option in ("usual", "temperature", "both", "value")]
 
 
 def mixed_rows() -> dict[str, Any]:
@@ -147,8 +149,7 @@ def reference(
     return loss, gradient
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(("name", "option"), CASES)
 def test_losses_and_gradients_equal_the_reference(name: str, option: str) -> None:
     preset, batch = presets()[name], mixed_rows()
     config = TrainConfig(steps=1, **OPTIONS[option])
