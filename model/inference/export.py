@@ -198,11 +198,10 @@ def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
 
 
 def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> dict[str, float]:
-    """Return the largest and mean differences between the outputs of `one` and `other`.
+    """Return the differences between the outputs of `one` and `other`.
 
-    Policies are compared by the log-probabilities of legal moves in nats, and by the mean KL
-    divergence of `one` from `other`. Values are compared by the probabilities of win, draw and
-    loss, and by the root mean square difference of the expected scores.
+    Policies are compared by log-probabilities of legal moves and by the mean KL divergence, values
+    by their probabilities and by the root mean square difference of the expected scores.
     """
     legal_BL = legal_mask(rows["planes"])
     answers = [evaluate(rows["planes"], rows) for evaluate in (one, other)]

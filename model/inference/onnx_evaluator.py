@@ -187,9 +187,8 @@ def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
 def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card; None if there is none.
 
-    Raises OnnxError if the file is not the one that the card lists. An export starts five times as
-    fast as torch and is faster on small batches. From 64 rows on, torch in bf16 is faster than a
-    float32 export on processors with fast bf16; an 8-bit export is faster than both.
+    Raises OnnxError if the file is not the one that the card lists. From 64 rows on, torch in bf16
+    is faster than a float32 export on processors with fast bf16; an 8-bit export is always faster.
     """
     if not (directory / ONNX).exists():
         return None

@@ -63,9 +63,8 @@ def finetune(
     `human` are datasets or training sets to search, to mix into training and to measure on. Without
     them, the loss of human top-1 is not limited. An existing loop in `out` is resumed.
 
-    Raises FinetuneError if `out` belongs to another loop or is used by another process, or the disk
-    is full. Raises Stopped if `stop` returns True, or the minutes end before a candidate was
-    trained and measured. Also raises the errors of the stages.
+    Raises FinetuneError if `out` is in use or belongs to another loop, Stopped if `stop` returns
+    True or the minutes end before a candidate was measured, and the errors of the stages.
     """
     check_settings(config, human)
     folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])

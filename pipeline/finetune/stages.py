@@ -120,8 +120,7 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """TRAIN: train the candidate on self-play and human rows; return {"failed"} if it diverged.
 
-    Only training runs that led to the best network count as uses of a row; those of rejected
-    candidates do not. With `teach` none, the candidate is trained on human rows alone.
+    With `teach` none, it is trained on human rows alone.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on
@@ -192,11 +191,9 @@ def _finished_figures(card: Mapping[str, Any]) -> dict[str, Any]:
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """ARENA: play the candidate against the best network and, if accepted, both controls.
 
-    Returns the summaries of the matches as `best`, `seed` and `control`. `seed` and `control` are
-    None for a rejected candidate. `control` is also None without human datasets, if the candidate
-    itself was trained on human rows alone, and if the control's training failed (`control_failed`
-    has the reason). Raises the errors of `play_match` and `train_control`, including Stopped; call
-    it again to resume.
+    Returns the summaries of the matches as `best`, `seed` and `control`. The last two are None for
+    a rejected candidate. `control` is also None without human datasets, if the candidate itself was
+    trained on human rows alone, and if the control's training failed (`control_failed` says why).
     """
     from model.training.step import DivergedError
 
@@ -317,9 +314,8 @@ def find_control(checkpoint: Path) -> Path | None:
 def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """EVAL: return the candidate's figures on human test positions, or {} without such positions.
 
-    Writes a report for each dataset to `eval/`, numbered if two datasets have the same name, and
-    skips datasets of engine moves. Every candidate is measured on the same positions. Raises
-    Stopped, and the errors of `report`.
+    Writes a report for each dataset to `eval/`, numbered if two datasets have the same name. Every
+    candidate is measured on the same positions.
     """
     opened = [Dataset.open(path) for path in context.human]
     measured = [one.path for one in opened if one.has("test") and not one.has_engine_moves]

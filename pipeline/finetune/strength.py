@@ -35,8 +35,7 @@ def strength(
     The controls are the supervised network and, if any, the network trained on human rows alone.
     The UCI engine plays at each number of nodes, if it is installed. Returns `rows` and `text` of
     `play_matches`, and `against_seed`: the first row, the match with the supervised network at
-    equal simulations. If nothing was promoted, that match is not played, `against_seed` is None,
-    and the text begins with NOTHING_PROMOTED.
+    equal simulations; None if nothing was promoted, which the text then says.
     """
     is_supervised = read_weights_hash(tuned / "seed") == read_weights_hash(tuned / BEST)
     control = find_control(checkpoint_of(tuned, read_state(tuned).best))

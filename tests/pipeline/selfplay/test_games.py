@@ -170,15 +170,17 @@ def test_python_chess_reads_the_pgn_with_a_value_for_every_search(made: Path) ->
 
 
 def test_a_draw_penalty_lowers_the_values_of_drawn_games(made: Path, tmp_path: Path) -> None:
-    explore(None, small(draw_penalty=0.1), tmp_path, workers=1)
+    explore(None, small(draw_penalty=0.1, games=8), tmp_path, workers=1)
     drawn = [record["result"] == "1/2-1/2" for record in records(made)]
-    rows = [datasets.table(folder).to_pylist() for folder in (made, tmp_path)]
-    for before, after in zip(*rows, strict=True):
+    unchanged = {(row["game"], row["ply"]): row for row in datasets.table(made).to_pylist()}
+    rows = datasets.table(tmp_path).to_pylist()
+    for after in rows:
+        before = unchanged[after["game"], after["ply"]]
         for name in ("root_value", "best_value"):
             wanted = before[name] - 0.1 * drawn[before["game"]]
             assert after[name] == pytest.approx(max(wanted, -1.0), abs=2e-6)
         assert after["result"] == before["result"]
-    assert sum(drawn[row["game"]] for row in rows[0]) > 50
+    assert sum(drawn[row["game"]] for row in rows) > 10
 
 
 def test_verify_replays_the_rows_from_the_games(made: Path, tmp_path: Path) -> None:

@@ -146,8 +146,12 @@ def test_draws_and_searches_do_not_depend_on_the_form_or_the_processes(
 ) -> None:
     again = IngestConfig(val_share=0.1, test_share=0.1, planes="compact", seed=7)
     ingest([str(sources[1].parent / "games.pgn")], tmp_path / "compact", again, workers=1)
-    reanalyse((sources[0], tmp_path / "compact"), CONFIG, tmp_path / "out", workers=2)
+    reanalyse((sources[0], tmp_path / "compact"), CONFIG, tmp_path / "out")
     assert datasets.table(tmp_path / "out").equals(datasets.table(made))
+    for workers in (1, 2):
+        config = searched(explorer="hand-written")  # its processes do not import torch
+        reanalyse(sources, config, tmp_path / str(workers), workers=workers)
+    assert told(tmp_path / "1") == told(tmp_path / "2")
 
 
 def test_several_positions_of_a_game_are_drawn_if_needed(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -33,11 +32,9 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training import export
 from pipeline.training.train import find_validated, train_on
-from tests import forked
 from tests.conftest import REPOSITORY, shared_data
 from tests.model.network.test_presets import small
 from tests.pipeline.datasets import content, random_game
-from tests.waiting import LONG, until
 
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 
@@ -121,26 +118,6 @@ def test_runs_that_cannot_begin_are_refused(positions: Path, tmp_path: Path) -> 
     with pytest.raises(UnknownPresetError, match="did you mean 'chessmarro"):
         train_on([positions], "chesmarro", STEPS, net)
     assert not net.exists()
-
-
-WORDS = (
-    "--preset fianchetto-xs --steps 9 --batch-size 64 --device cpu --set amp=off --set threads=1"
-)
-
-
-def test_a_signal_during_a_step_saves_after_it(positions: Path, tmp_path: Path) -> None:
-    out = tmp_path / "net"
-    command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), "1", "train"]
-    command += ["--positions", str(positions), "--out", str(out), *WORDS.split()]
-    process = forked.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
-    until(lambda: (tmp_path / "slow").exists() or process.poll() is not None)
-    assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, "not saved yet"
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=LONG)
-    assert process.returncode == 128 + signal.SIGTERM, said
-    assert "stopped at step 2 and saved; run the same command to continue" in said
-    card = load(out)[1]
-    assert (card["step"], card["finished"]) == (2, False)
 
 
 def compile_anew(tmp_path: Path, *words: object) -> str:
