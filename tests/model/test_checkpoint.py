@@ -83,14 +83,6 @@ def test_a_checkpoint_is_read_back_unchanged(tmp_path: Path) -> None:
         assert torch.equal(network.state_dict()[name], tensor), name
 
 
-def test_a_tensor_file_without_a_hash_in_its_name_loads(tmp_path: Path) -> None:
-    (name,) = names_of(make(tmp_path))
-    entry = json.loads((tmp_path / CARD_FILE).read_text())["files"]["weights"]
-    edit(tmp_path, files={"weights": entry | {"name": "weights-7.safetensors"}})
-    (tmp_path / name).rename(tmp_path / "weights-7.safetensors")
-    assert torch.equal(first_weight(load(tmp_path)[0]), first_weight(build(TINY, 3)))
-
-
 def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     make(tmp_path, step=7)
     temporary = temporary_name("weights-9.safetensors").replace(f"-{os.getpid()}-", f"-{NOBODY}-")

@@ -130,11 +130,12 @@ def test_a_killed_run_continues_from_its_last_save(whole: dict[str, Any], tmp_pa
     assert [line["step"] for line in lines if "loss" in line] == [4, 8, 12]
 
 
+@pytest.mark.parametrize("every", [3, 0])
 def test_a_run_stopped_during_a_validation_repeats_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.loop.POLL_SECONDS", 0.0)
-    config, asked = replace(CONFIG, validation_every_steps=3), threading.Event()
+    config, asked = replace(CONFIG, validation_every_steps=every), threading.Event()
 
     def endless() -> Iterator[Batch]:
         asked.set()
@@ -142,7 +143,7 @@ def test_a_run_stopped_during_a_validation_repeats_it(
         raise AssertionError("the validation was not stopped")
 
     card = run(tmp_path / "parts", config, validation=endless, stop=asked.is_set)
-    assert (card["step"], card["finished"]) == (3, False)
+    assert (card["step"], card["finished"]) == (every or 12, False)
     assert not [name for name in card["metrics"] if name.startswith("validation")]
     again, other = run(tmp_path / "parts", config), run(tmp_path / "whole", config)
     assert (again["finished"], weights(again)) == (True, weights(other))
@@ -192,22 +193,6 @@ def test_a_finished_run_continues_from_its_uncalibrated_weights(tmp_path: Path) 
     card = run(tmp_path, replace(CONFIG, save_seconds=1.0))
     assert (card["step"], card["finished"]) == (12, True)
     assert card["calibration"] is not None
-
-
-def test_minutes_exclude_opening_and_the_first_step_and_add_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = FakeClock(monkeypatch, seconds_per_step=0.25)
-
-    def slow_to_open(step: int) -> Iterator[Batch]:
-        clock.now += 3.0
-        return stream()(step)
-
-    config = replace(CONFIG, steps=None, minutes=0.025)
-    half = run(tmp_path, config, stop=after(3), batches=slow_to_open)
-    assert (half["finished"], half["step"], half["seconds"]) == (False, 3, 0.5)
-    card = run(tmp_path, config, batches=slow_to_open)
-    assert (card["finished"], card["step"], card["seconds"]) == (True, 8, 1.5)
 
 
 def test_a_short_run_has_a_curve_and_its_speed_excludes_compiling(
