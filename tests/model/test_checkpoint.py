@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,35 @@ from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.network.device import OutOfMemoryError, memory_errors
 from model.network.network import build
 from model.network.preset import Preset, preset_row
-from tests.model.killed import Killed, kill_before
 from tests.model.synthetic import TINY, TINY_SEED, batch
 from tests.processes import NOBODY
 
 BOTH = pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no handler may catch it."""
+
+
+def kill_before(patch: pytest.MonkeyPatch, operation: int) -> Callable[[], bool]:
+    """Make all renames, replacements and deletions from this one on (from 0) raise Killed.
+
+    Return whether one did.
+    """
+    numbers, last = itertools.count(), [-1]
+
+    def count(real: Callable[..., Any]) -> Callable[..., Any]:
+        def work(*arguments: Any, **more: Any) -> Any:
+            last[0] = next(numbers)
+            if last[0] >= operation:
+                raise Killed
+            return real(*arguments, **more)
+
+        return work
+
+    for name in ("rename", "replace", "unlink"):
+        patch.setattr(os, name, count(getattr(os, name)))
+    return lambda: last[0] >= operation
 
 
 def make(directory: Path, row: Preset = TINY, seed: int = 3, step: int = 7) -> dict[str, Any]:
