@@ -90,6 +90,18 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads of the CPU during the block; 0 leaves the number as it is."""
+    before = torch.get_num_threads()
+    try:
+        if count:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def memory_errors(work: str, remedy: str) -> Iterator[None]:
     """Convert a failed allocation during `work` to an OutOfMemoryError with a `remedy`."""
     try:

@@ -21,7 +21,7 @@ from model.calibration import describe_memorizing, scale_value
 from model.checkpoint import delete_superseded
 from model.data.prefetch import Prefetcher, count_threads
 from model.data.rows import Batch
-from model.network.device import device_for, keep_freed_memory, memory_errors
+from model.network.device import device_for, keep_freed_memory, memory_errors, torch_threads
 from model.network.preset import Preset
 from model.training.config import (
     TrainConfig,
@@ -120,12 +120,9 @@ def train(
             run_on_first(place, partial(delete_superseded, out, card))
             did = f"{card['step']} steps, {card['positions']} positions"
             return {**card, "message": f"{out} is finished already: {did}"}
-        threads = torch.get_num_threads()
-        try:
-            if config.threads:
-                torch.set_num_threads(config.threads)
-            if device.type == "cpu":
-                keep_freed_memory()
+        if device.type == "cpu":
+            keep_freed_memory()
+        with torch_threads(config.threads):
             run = open_run(config, preset, place, out, card, start)
             try:
                 if card is not None and place.is_first:
@@ -138,8 +135,6 @@ def train(
                 # release DistributedDataParallel before its process group (see `process_group`),
                 # and the memory of captured steps
                 run.model, run.graphs = run.network, None
-        finally:
-            torch.set_num_threads(threads)
 
 
 class Loop:

@@ -145,17 +145,12 @@ def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
         graph = open_export(task.checkpoint)
         yield graph, f"cpu onnxruntime {graph.card.get('arithmetic', 'float32')}"
         return
-    import torch
-
     from model.inference.evaluator import evaluator
+    from model.network.device import torch_threads
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         network = evaluator(task.checkpoint, device=task.config.device)
         yield network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _entries(
