@@ -1,4 +1,4 @@
-"""What a run measures: metrics.jsonl, validations, spikes of the loss, and early stopping.
+"""Measurements of a run: metrics.jsonl, validations, spikes of the loss, and early stopping.
 
 metrics.jsonl has one JSON object per line, and no line after the last save. The lines can also be
 sent to TensorBoard, Weights & Biases or MLflow.

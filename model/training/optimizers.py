@@ -101,7 +101,7 @@ class CombinedOptimizer:
             self.optimizers = [rules[0](config, groups)]
         else:
             self.optimizers = [rules[0](config, groups[:1]), rules[1](config, groups[1:])]
-        # a tensor, which a CUDA graph of a step can read anew
+        # a tensor, so that a captured step reads the current rate
         self.rate = torch.tensor(config.learning_rate, device=next(network.parameters()).device)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:

@@ -68,7 +68,7 @@ def test_equal_logits_are_ranked_by_label() -> None:
 def test_totals_of_batches_equal_the_whole() -> None:
     data = batch(30)
     random = np.random.default_rng(0)
-    said = (
+    answer = (
         random.normal(size=(30, 4096)).astype(np.float32),
         random.dirichlet([1, 1, 1], 30).astype(np.float32),
     )
@@ -76,10 +76,12 @@ def test_totals_of_batches_equal_the_whole() -> None:
     for part in (slice(0, 7), slice(7, 30)):
         totals.add(
             rows(
-                said[0][part], said[1][part], {name: column[part] for name, column in data.items()}
+                answer[0][part],
+                answer[1][part],
+                {name: column[part] for name, column in data.items()},
             )
         )
-    assert totals.summary() == pytest.approx(summary(rows(*said, data)))
+    assert totals.summary() == pytest.approx(summary(rows(*answer, data)))
     assert Totals().summary() == {"positions": 0}
 
 

@@ -123,9 +123,9 @@ def integers(traced: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         )
         options: dict[str, Any] = {"calibration": playout_rows(128, seed=1)}
         options["progress"] = ticks.append
-        said = export(traced.parents[1] / "net", out, playout_rows(200), **options)
+        result = export(traced.parents[1] / "net", out, playout_rows(200), **options)
     assert [(one.done, one.total) for one in ticks] == [(0, 1), (0, 1), (0, 200), (200, 200)]
-    return said
+    return result
 
 
 def answer_alike(one: Any, other: Any, planes: np.ndarray, columns: Any = None) -> None:
@@ -145,9 +145,9 @@ def assert_answers_alike(path: Path, directory: Path) -> None:
     columns = {"elo": np.full(40, 2400), "opponent_elo": np.full(40, 900)}
     columns["halfmove"] = np.full(40, 90)
     answer_alike(one, other, planes, columns)
-    legal, is_told = legal_mask(planes), bool(one.columns)
-    told = one(planes, columns)[0][legal]
-    assert np.allclose(told, one(planes)[0][legal], atol=1e-4) != is_told
+    legal, is_conditioned = legal_mask(planes), bool(one.columns)
+    conditioned = one(planes, columns)[0][legal]
+    assert np.allclose(conditioned, one(planes)[0][legal], atol=1e-4) != is_conditioned
 
 
 def test_the_exported_network_equals_the_checkpoint(traced: Path, net: Path) -> None:
@@ -170,15 +170,15 @@ def test_attention_in_integers_is_close_to_the_checkpoint(tmp_path: Path) -> Non
     import onnx
 
     net, out = checkpoint(tmp_path / "net", ATTENTION), tmp_path / "net.onnx"
-    said = export(net, out, playout_rows(200), calibration=playout_rows(128, seed=1))
+    result = export(net, out, playout_rows(200), calibration=playout_rows(128, seed=1))
     graph = onnx.load(out).graph
     scaled = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
     products = [node for node in graph.node if node.op_type == "MatMul"]
     integers = [set(node.input) <= scaled for node in products]
     # query, key, value, both sides of the feed-forward layer and the output, in each of two blocks
     assert (integers.count(True), len(integers) - integers.count(True)) == (12, 4)
-    assert 0 < said["policy_divergence"] < 0.01
-    assert 0 < said["score_difference"] < 0.03
+    assert 0 < result["policy_divergence"] < 0.01
+    assert 0 < result["score_difference"] < 0.03
 
 
 def test_threads_share_the_rows_of_a_batch(

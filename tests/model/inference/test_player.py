@@ -180,7 +180,7 @@ def test_matches_uci_and_the_python_api_choose_the_same_moves() -> None:
             board.push_san(san)
         talk.say("setoption name Rating value 1800", "setoption name UCI_ShowWDL value true")
         words = " ".join(move.uci() for move in board.move_stack)
-        heard = last_info(
+        shown_info = last_info(
             talk.ask(f"position startpos moves {words}", "go wtime 61900 btime 61900 winc 0")
         )
     rated = dict.fromkeys(("elo", "opponent_elo"), 1800)
@@ -191,7 +191,7 @@ def test_matches_uci_and_the_python_api_choose_the_same_moves() -> None:
         name: [one] for name, one in rated.items()
     }
     win, draw, _ = network.evaluator(planes_of([board]), columns)[1][0].tolist()
-    assert [int(word) for word in heard["wdl"].split()[:2]] == pytest.approx(
+    assert [int(word) for word in shown_info["wdl"].split()[:2]] == pytest.approx(
         [1000 * win, 1000 * draw], abs=1
     )
 

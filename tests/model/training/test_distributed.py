@@ -94,11 +94,11 @@ for number, (name, steps, port) in enumerate(runs):
                         stop=lambda: next(calls) >= steps)
         # what was read ahead of the last step is read again
         taken, at = card["step"] - at, card["step"]
-        said = [card["step"], card["positions"], card["finished"], card["processes"]]
+        outcome = [card["step"], card["positions"], card["finished"], card["processes"]]
     except UserError as error:
-        said = [type(error).__name__, str(error)]
+        outcome = [type(error).__name__, str(error)]
     np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen[:taken]))
-    Path(folder / f"said-{number}-{os.environ['RANK']}.json").write_text(json.dumps(said))
+    Path(folder / f"outcome-{number}-{os.environ['RANK']}.json").write_text(json.dumps(outcome))
 
 place = read_world()
 meeting = f"file://{folder / 'meeting'}"
@@ -175,11 +175,11 @@ def test_torchrun_starts_processes_that_train_together(positions: Path, tmp_path
     command += [str(positions), str(tmp_path), json.dumps(SETTINGS), '[["two", 1000000, 0]]']
     subprocess.run(command, cwd=REPOSITORY, check=True)
     steps = -(-Batches([positions]).rows // 32)
-    assert said(tmp_path, 0) == [[steps, steps * 32, True, 2]] * 2
+    assert outcome(tmp_path, 0) == [[steps, steps * 32, True, 2]] * 2
 
 
-def said(folder: Path, run: int) -> list[list[object]]:
-    return [json.loads((folder / f"said-{run}-{rank}.json").read_text()) for rank in (0, 1)]
+def outcome(folder: Path, run: int) -> list[list[object]]:
+    return [json.loads((folder / f"outcome-{run}-{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def losses(out: Path) -> list[float]:
@@ -203,8 +203,8 @@ def test_two_processes_train_as_one_and_use_each_row_once(
 ) -> None:
     rows = Batches([positions]).rows
     steps = -(-rows // 32)
-    assert said(pair, 0) == [[4, 128, False, 2]] * 2
-    assert said(pair, 1) == [[steps, steps * 32, True, 2]] * 2
+    assert outcome(pair, 0) == [[4, 128, False, 2]] * 2
+    assert outcome(pair, 1) == [[steps, steps * 32, True, 2]] * 2
     shares = [
         np.concatenate([np.load(pair / f"seen-{run}-{rank}.npy") for run in (0, 1)])
         for rank in (0, 1)
@@ -240,10 +240,10 @@ def test_a_step_of_two_processes_equals_a_step_of_one(pair: Path, norm_rows: int
 
 
 def test_an_error_in_the_first_process_ends_all(pair: Path) -> None:
-    (first, why), (other, told) = said(pair, 2)
+    (first, why), (other, reason) = outcome(pair, 2)
     assert (first, other) == ("DivergedError", "WorldError")
     assert "a spike in steps 0 to 1" in str(why)
-    assert str(told).startswith(f"process 0: {str(why).split(';')[0]}")
+    assert str(reason).startswith(f"process 0: {str(why).split(';')[0]}")
 
 
 def set_rank(monkeypatch: pytest.MonkeyPatch, rank: object, size: object) -> None:

@@ -55,7 +55,7 @@ def match(verdict: str, score: float) -> dict[str, Any]:
 
 
 class Script:
-    """The stages; `seen` lists what they were told."""
+    """The stages; `seen` lists their calls."""
 
     def __init__(self, made: Path, script: Mapping[int, Mapping[str, Any]] = SCRIPT) -> None:
         self.made, self.script = made, script
@@ -98,10 +98,10 @@ class Script:
 
     def arena(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "arena", progress, stop)
-        told = self.script[context.number]
-        gate = match(told["gate"], 0.6 if told["gate"] == "H1" else 0.48)
-        seed = None if told["seed"] is None else match("undecided", told["seed"])
-        control = seed and match("undecided", told.get("control", 0.6))
+        outcome = self.script[context.number]
+        gate = match(outcome["gate"], 0.6 if outcome["gate"] == "H1" else 0.48)
+        seed = None if outcome["seed"] is None else match("undecided", outcome["seed"])
+        control = seed and match("undecided", outcome.get("control", 0.6))
         return {"best": gate, "seed": seed, "control": control}
 
     def eval(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:

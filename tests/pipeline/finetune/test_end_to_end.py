@@ -172,9 +172,9 @@ def test_the_best_is_an_ordinary_checkpoint(
 ) -> None:
     (out, result), best = looped, looped[0] / "best"
     assert load(best)[1]["finetune"]["generation"] == result["generation"]
-    told = report(best, positions=folder / "human", rule=Rule(limit=100))
-    assert told["positions"] == 100
-    assert "human" in told["trained_on"] or result["generation"] == 0
+    measured = report(best, positions=folder / "human", rule=Rule(limit=100))
+    assert measured["positions"] == 100
+    assert "human" in measured["trained_on"] or result["generation"] == 0
     assert load_player(best).choose(chess.Board()).move in chess.Board().legal_moves
     played = {"simulations": (2,), "games": 2, "hand_written": 2, "engine": "none", "nodes": (1,)}
     rows = strength(out, tmp_path, **played)["rows"]

@@ -181,9 +181,9 @@ def test_another_loop_and_an_unreadable_state_are_refused(made: Path, tmp_path: 
         ("0", replace(one, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
         ("0", replace(one, train=trained_less), "config.train.epochs was 1.6"),
     ):
-        with pytest.raises(FinetuneError, match="started with other inputs or settings") as told:
+        with pytest.raises(FinetuneError, match="started with other inputs or settings") as refused:
             finetune(made / checkpoint, config, tmp_path, stages=Script(made).stages())
-        assert named in str(told.value)
+        assert named in str(refused.value)
     run(made, tmp_path, replace(one, workers=2, train=replace(default_training(), threads=3)))
     assert timeless(tmp_path) == before
     for text, words in (("[]", "cannot be resumed"), ('{"format_version": 1}', "should be 2")):

@@ -132,9 +132,9 @@ def test_without_a_teacher_the_candidate_trains_on_human_rows(
 def test_a_training_set_replaces_its_datasets(context: StageContext) -> None:
     (positions,), joined = context.human, context.folder / "set"
     join([positions], joined)
-    (told,) = identify(context.best, [joined], LOOP)["human"]
+    (entry,) = identify(context.best, [joined], LOOP)["human"]
     digest = file_hash(positions / "manifest.json")
-    assert (told["name"], told["manifest_sha256"]) == (positions.name, digest)
+    assert (entry["name"], entry["manifest_sha256"]) == (positions.name, digest)
     config = replace(LOOP, explore=replace(LOOP.explore, count=16))
     context = replace(context, human=(joined,), config=config)
     assert explore_stage(context, silent, never)["positions"] == 16
@@ -239,12 +239,12 @@ def test_settings_that_a_later_stage_would_reject_are_refused(
 ) -> None:
     by_hand = replace(LOOP, games_share=1.0, explore=ExploreConfig(explorer="hand-written"))
     nothing = replace(by_hand, train=replace(LOOP.train, teach="none"))
-    for config, human, said in (
+    for config, human, message in (
         (LOOP, (), "name them with --positions"),
         (replace(LOOP, explore=searched()), ("human",), "cannot be set for a loop"),
         (nothing, (), "human rows alone"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             check_settings(config, [Path(name) for name in human])
     monkeypatch.setattr("pipeline.finetune.loop.find_spec", lambda name: None)
     # the candidate's matches are played with exports, whoever explores

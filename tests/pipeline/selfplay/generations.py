@@ -90,7 +90,7 @@ def records(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
 
 
-def told(out: Path) -> dict[str, Any]:
+def untimed_content(out: Path) -> dict[str, Any]:
     """Return the hash of every file, and of the manifest all but its timing."""
     files: dict[str, Any] = datasets.content(out)
     manifest = datasets.manifest(out)

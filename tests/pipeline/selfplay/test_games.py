@@ -37,7 +37,14 @@ from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 from tests.pipeline.cli.conftest import invoke
-from tests.pipeline.selfplay.generations import journalled, records, searched, small, start, told
+from tests.pipeline.selfplay.generations import (
+    journalled,
+    records,
+    searched,
+    small,
+    start,
+    untimed_content,
+)
 from tests.waiting import until
 
 CONFIG = small()
@@ -225,7 +232,7 @@ def test_a_stopped_and_damaged_run_ends_with_the_same_files(made: Path, tmp_path
     same: Any = {"lineage": {"loop": "test"}, "workers": 1}
     explore(None, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **same)
     assert ticks == list(range(CONFIG.games - left + 1, CONFIG.games + 1)), "only what is missing"
-    assert told(out) == told(made)
+    assert untimed_content(out) == untimed_content(made)
     figures = read_manifest(out)["selfplay"]["timing"]
     assert figures["damaged_lines"] == 3
     assert figures["seconds"] > 0
@@ -281,7 +288,7 @@ def test_ray_plays_the_same_games_as_local_processes(
     config = small(games=4, explorer="network", most_plies=6, device="cpu")
     explore(Path("net"), config, Path("ray"), engine="ray", workers=2)
     explore(Path("net"), config, Path("local"), workers=2)
-    assert told(tmp_path / "ray") == told(tmp_path / "local")
+    assert untimed_content(tmp_path / "ray") == untimed_content(tmp_path / "local")
 
 
 # ---------------------------------------------------------------- settings and mistakes
@@ -297,8 +304,8 @@ def test_wrong_settings_write_nothing(tmp_path: Path) -> None:
         (None, small(), {"engine": "dask"}, "unknown engine"),
         (None, small(), {"workers": -1}, "workers must be 0 or more"),
     ]
-    for checkpoint, config, options, said in cases:
-        with pytest.raises(UserError, match=said):
+    for checkpoint, config, options, message in cases:
+        with pytest.raises(UserError, match=message):
             explore(checkpoint, config, out, **options)
     assert not out.exists()
     journal = tmp_path / "elsewhere" / ".journal"

@@ -36,7 +36,7 @@ from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
-from tests.pipeline.selfplay.generations import prepare, searched, told
+from tests.pipeline.selfplay.generations import prepare, searched, untimed_content
 
 CONFIG = searched()
 COPIED = (
@@ -151,7 +151,7 @@ def test_draws_and_searches_do_not_depend_on_the_form_or_the_processes(
     for workers in (1, 2):
         config = searched(explorer="hand-written")  # its processes do not import torch
         reanalyse(sources, config, tmp_path / str(workers), workers=workers)
-    assert told(tmp_path / "1") == told(tmp_path / "2")
+    assert untimed_content(tmp_path / "1") == untimed_content(tmp_path / "2")
 
 
 def test_several_positions_of_a_game_are_drawn_if_needed(
@@ -195,16 +195,16 @@ def test_a_stopped_run_can_be_used_or_continued(
     ticks: list[int] = []
     reanalyse(sources, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **same)
     assert ticks == list(range(16, 41, 4))
-    assert told(out) == told(made)
+    assert untimed_content(out) == untimed_content(made)
 
 
 def test_a_count_above_the_number_of_positions_is_an_error_unless_allowed(
     sources: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config, said = searched(count=1_000_000), r"has only ([\d,]+) distinct positions"
-    with pytest.raises(ExploreError, match=said) as refused:
+    config, message = searched(count=1_000_000), r"has only ([\d,]+) distinct positions"
+    with pytest.raises(ExploreError, match=message) as refused:
         reanalyse(sources, config, tmp_path / "out")
-    (number,) = re.findall(said, str(refused.value))
+    (number,) = re.findall(message, str(refused.value))
     rows = datasets.table(sources[1]).to_pylist()
     late = [row for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY]
     most = len({row["planes"] for row in late})
@@ -241,13 +241,13 @@ def test_wrong_input_is_refused_in_one_line(sources: tuple[Path, Path], tmp_path
     only_test, config = tmp_path / "only_test", IngestConfig(test_share=0.999999, val_share=0.0)
     ingest([str(positions.parent / "games.pgn")], only_test, config, workers=1)
     out = tmp_path / "new"
-    for network, dataset, folder, said in (
+    for network, dataset, folder, message in (
         (tmp_path / "silent", positions, out, "has no value head"),
         (checkpoint, checkpoint, out, "has no manifest.json"),
         (checkpoint, only_test, out, "no position to search"),
         (checkpoint, positions, positions / "inside", "or inside it"),
     ):
-        with pytest.raises(UserError, match=said) as error:
+        with pytest.raises(UserError, match=message) as error:
             reanalyse((network, dataset), searched(count=4), folder)
         assert "\n" not in str(error.value)
 

@@ -144,8 +144,8 @@ def test_kernels_that_are_not_compiled_yet_are_announced_once_and_take_none_of_t
     assert compile_anew(tmp_path, *words, tmp_path / "again") == ""
     words = ["ingest", positions.parent / "dump.pgn", "--workers", "2", "--out"]
     for name, count in (("first", 1), ("second", 0)):
-        said = compile_anew(tmp_path, *words, tmp_path / name)
-        assert said.count("compiling kernels:") == count, said
+        errors = compile_anew(tmp_path, *words, tmp_path / name)
+        assert errors.count("compiling kernels:") == count, errors
 
 
 def test_the_kernels_that_jobs_ask_for_exist(positions: Path) -> None:
@@ -175,7 +175,7 @@ def test_an_export_writes_no_file_of_a_dataset(positions: Path, name: str) -> No
 def test_a_run_starts_from_a_checkpoint_and_records_its_data(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On few games, training from scratch is told that this is better."""
+    """On few games, training from scratch logs the advice to start from a checkpoint."""
     lines = list[str]()
     monkeypatch.setattr(
         "pipeline.training.train.LOG.info", lambda text, *words: lines.append(text % words)
