@@ -31,7 +31,7 @@ from model.inference.evaluator import NetworkEvaluator
 from model.network.network import build
 from model.network.presets import preset, presets
 from model.training.config import TrainConfig
-from model.training.metrics_log import read_metrics
+from model.training.monitor import read_metrics
 from model.training.step import new_run, prepare_parts, take_step
 from pipeline.dataset.batches import Batches
 from pipeline.ingest.chunk import IngestConfig

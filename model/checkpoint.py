@@ -35,7 +35,7 @@ from engine.json_files import read_json, safe_text, validate_content
 from engine.temporaries import list_abandoned, replace_file, sync_directory
 from model.card import CARD_FILE as CARD_FILE
 from model.card import ONNX, TENSORS, Card, FileEntry, HumanSearch
-from model.network.memory import memory_errors
+from model.network.device import memory_errors
 from model.network.network import Network, build
 from model.network.preset import Preset, preset_from_row
 
@@ -122,11 +122,12 @@ def save(
         "moves_hash": moves_hash(),
         "move_features_version": FEATURES_VERSION,
     }
-    groups = (
-        (kind, {name: value.detach().cpu().contiguous() for name, value in group.items()})
-        for kind, group in tensors.items()
-    )
-    files = ((kind, safetensors.torch.save(group)) for kind, group in groups)
+
+    def encode(group: Mapping[str, Tensor]) -> bytes:
+        on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in group.items()}
+        return safetensors.torch.save(on_cpu)
+
+    files = ((kind, encode(group)) for kind, group in tensors.items())
     return save_files(directory, versions | {**card}, files)
 
 
@@ -134,7 +135,6 @@ def save_files(
     directory: Path, card: Mapping[str, Any], files: Iterable[tuple[str, bytes]]
 ) -> dict[str, Any]:
     """Write the (kind, bytes) files, then the card, then delete old files; return the card."""
-    former = _read_names(directory)
     entries: dict[str, Any] = {}
     for kind, data in files:
         digest = hashlib.sha256(data).hexdigest()
@@ -143,32 +143,23 @@ def save_files(
         entries[kind] = {"name": name, "bytes": len(data), "sha256": digest}
     written = {**card, "files": entries}
     _write_card(directory, written)
-    delete_superseded(directory, written, former)
+    delete_superseded(directory, written)
     return written
 
 
-def delete_superseded(directory: Path, card: Mapping[str, Any], former: Iterable[str] = ()) -> None:
+def delete_superseded(directory: Path, card: Mapping[str, Any]) -> None:
     """Delete tensor files that the card does not list, and abandoned temporary files.
 
-    Safe to repeat after a killed save. A file without a hash in its name may be a user's copy: it
-    is deleted only if the previous card listed it (`former`).
+    Safe to repeat after a killed save. A file without a hash in its name is kept: it may be a
+    user's copy.
     """
     kept = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
     for path in directory.glob("*.safetensors"):
         found = TENSORS.fullmatch(path.name)
-        if found and path.name not in kept and (found[3] or path.name in former):
+        if found and found[3] and path.name not in kept:
             path.unlink(missing_ok=True)
     for path in list_abandoned(directory):
         path.unlink(missing_ok=True)
-
-
-def _read_names(directory: Path) -> set[str]:
-    """Return the file names in the current card; empty if it cannot be read."""
-    try:
-        files = json.loads((directory / CARD_FILE).read_bytes())["files"]
-        return {str(entry["name"]) for entry in files.values()}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return set()
 
 
 def _write_card(directory: Path, card: Mapping[str, Any]) -> None:

@@ -51,7 +51,6 @@ class Prefetcher:
         device: torch.device,
         threads: int = 1,
     ) -> None:
-        """Preparation starts with the first call of `take`."""
         self.batches, self.prepare = batches, prepare
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.reader = ThreadPoolExecutor(1, "next-batch")
@@ -64,11 +63,9 @@ class Prefetcher:
         QUEUED steps later."""
 
     def __enter__(self) -> Self:
-        """Return self."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the threads."""
         self.reader.shutdown(wait=False, cancel_futures=True)
         self.workers.shutdown(cancel_futures=True)
         self.reader.shutdown()
@@ -106,7 +103,6 @@ class Prefetcher:
         return parts
 
     def _mark(self) -> torch.cuda.Event | None:
-        """Mark this point of the GPU's queue."""
         if self.stream is None:
             return None
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -146,9 +146,9 @@ def hash_step(seed: int, step: int) -> int:
 def hide_columns(rows: Rows, names: tuple[str, ...], draw: int | Tensor) -> Rows:
     """Set ratings, clocks or last moves to unknown in some rows, for the columns in `names`.
 
-    Rows are selected by a 32-bit hash of (game, ply, draw) with the finalizer of MurmurHash3. The
-    place in the batch does not matter, so the division into microbatches and processes does not
-    either. `draw` may be a tensor on the device, so that a captured CUDA graph can read a new one.
+    Rows are selected by a 32-bit hash of (game, ply, draw) (the finalizer of MurmurHash3), so the
+    division into microbatches and processes does not matter. `draw` may be a tensor on the device,
+    so that a captured CUDA graph can read a new one.
     """
     if not names:
         return rows

@@ -29,30 +29,10 @@ side to move."""
 
 MAX_BATCH_ROWS = 2048
 """Maximum rows of one batch, to bound memory."""
-MAX_CONDITION = 65_535
-"""Maximum rating, and clock in seconds: the columns are uint16."""
-
-
-class ConditionError(UserError):
-    """A condition names a column that the network does not read, or its value is out of range."""
 
 
 class AnswerError(UserError):
     """A network's output is not finite or has the wrong shape."""
-
-
-def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[str, int]) -> None:
-    """Raise ConditionError unless each condition is one of `columns` and in range."""
-    for column in conditions:
-        if column not in columns:
-            raise ConditionError(
-                f"{name} has no input {column!r}: its inputs are "
-                f"{', '.join(columns) or 'the planes only'}"
-            )
-        if not 0 <= conditions[column] <= MAX_CONDITION:
-            raise ConditionError(
-                f"{column} is {conditions[column]}, but must be from 0 to {MAX_CONDITION}"
-            )
 
 
 def fill_columns(

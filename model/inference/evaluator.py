@@ -28,10 +28,9 @@ from model.inference.columns import (
     read_corrections,
 )
 from model.network.decoder import merge_promotions
+from model.network.device import autocast, device_for, dtype_for, memory_errors
 from model.network.graphs import Graphs, Inputs
-from model.network.memory import memory_errors
 from model.network.network import Network
-from model.training.precision import autocast, device_for, dtype_for
 
 SIZES = (1, 8, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, MAX_BATCH_ROWS)
 """Rows of a padded batch on a GPU."""
@@ -52,7 +51,7 @@ class NetworkEvaluator:
         """Search corrections of the policy (engine/search/human.py)."""
         self.book: dict[str, chess.Move] = {}
         """Openings that the imitated player always plays, by EPD."""
-        self.graphs = self._capture() if self.device.type == "cuda" else None
+        self.graphs = Graphs(self._forward, self.device) if self.device.type == "cuda" else None
         self.lock = Lock()  # a graph has one set of inputs and outputs
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
@@ -89,9 +88,6 @@ class NetworkEvaluator:
         with autocast(self.device, self.dtype):
             prediction = self.network(columns)
         return merge_promotions(prediction.logits, columns["planes"]), prediction.wdl.exp()
-
-    def _capture(self) -> Graphs:
-        return Graphs(self._forward, self.device, "evaluate on the CPU (--device cpu)")
 
 
 def _to_host(column: Tensor) -> Tensor:

@@ -87,7 +87,6 @@ def _shifts() -> dict[Any, Any]:
 
 
 def _write_graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
-    """Write a network as an ONNX file."""
     import onnx
 
     # two rows, because the exporter treats sizes of 1 as constants
@@ -199,11 +198,10 @@ def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
 
 
 def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> dict[str, float]:
-    """Return the largest and mean differences between the outputs of `one` and `other`.
+    """Return the differences between the outputs of `one` and `other`.
 
-    Policies are compared by the log-probabilities of legal moves in nats, and by the mean KL
-    divergence of `one` from `other`. Values are compared by the probabilities of win, draw and
-    loss, and by the root mean square difference of the expected scores.
+    Policies are compared by log-probabilities of legal moves and by the mean KL divergence, values
+    by their probabilities and by the root mean square difference of the expected scores.
     """
     legal_BL = legal_mask(rows["planes"])
     answers = [evaluate(rows["planes"], rows) for evaluate in (one, other)]
@@ -224,7 +222,6 @@ def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> di
 
 
 def _check(found: Mapping[str, float], directory: Path, *, integers: bool) -> None:
-    """Raise ExportError if the outputs differ too much from the checkpoint's."""
     policy, value = found["largest_policy_difference"], found["largest_value_difference"]
     # not written with `>`, which would let NaN pass
     if not integers and not (policy <= TOLERANCE and value <= TOLERANCE):

@@ -58,7 +58,9 @@ class OnnxEvaluator:
 
         data = _read(path, sha256)
         self.sha256 = hashlib.sha256(data).hexdigest()
-        self._path, self._refusals = path, _list_refusals(native)
+        self._path = path
+        names = "Fail InvalidArgument InvalidGraph InvalidProtobuf NotImplemented RuntimeException"
+        self._refusals: Any = tuple(getattr(native, name) for name in names.split())
 
         def open_session(threads: int) -> Any:
             options = onnxruntime.SessionOptions()
@@ -106,7 +108,6 @@ class OnnxEvaluator:
         return read | (legal_move_features(rows["planes"]) if "moves" in self.names else {})
 
     def _run(self, rows: Rows) -> Any:
-        """Run the network on one batch."""
         count = len(rows["planes"])
         # at least two rows per thread: a single row may be rounded differently
         share = min(self.threads, count // 2)
@@ -131,12 +132,6 @@ class OnnxEvaluator:
         return logits_BL, wdl_B3
 
 
-def _list_refusals(native: Any) -> Any:
-    """Return the exception types that onnxruntime raises for invalid files and inputs."""
-    names = "Fail InvalidArgument InvalidGraph InvalidProtobuf NotImplemented RuntimeException"
-    return tuple(getattr(native, name) for name in names.split())
-
-
 def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
     """Return an exported network's metadata; OnnxError if this version cannot use it."""
     text = session.get_modelmeta().custom_metadata_map.get(METADATA)
@@ -158,7 +153,6 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
 
 
 def _read(path: Path, sha256: str | None) -> bytes:
-    """Return a file's bytes; OnnxError if it is too large or its hash differs."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise OnnxError(
@@ -193,9 +187,8 @@ def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
 def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card; None if there is none.
 
-    Raises OnnxError if the file is not the one that the card lists. An export starts five times as
-    fast as torch and is faster on small batches. From 64 rows on, torch in bf16 is faster than a
-    float32 export on processors with fast bf16; an 8-bit export is faster than both.
+    Raises OnnxError if the file is not the one that the card lists. From 64 rows on, torch in bf16
+    is faster than a float32 export on processors with fast bf16; an 8-bit export is always faster.
     """
     if not (directory / ONNX).exists():
         return None

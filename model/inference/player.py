@@ -28,14 +28,19 @@ from engine.player.boards import check_board, parse_playable
 from engine.player.policy import parse_time_control
 from engine.search import SearchConfig
 from engine.search.human import Aim
-from model.inference.columns import check_conditions
 from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.inference.onnx_evaluator import OnnxEvaluator, find_export
 
 MAX_SIMULATIONS = 1_000_000
 """Maximum simulations per call: memory for the whole tree is allocated in advance."""
+MAX_CONDITION = 65_535
+"""Maximum rating, and clock in seconds: the columns are uint16."""
 COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo"}
 """Columns of conditions with another name."""
+
+
+class ConditionError(UserError):
+    """A condition sets a column that the network does not read."""
 
 
 class GameOverError(UserError):
@@ -151,12 +156,20 @@ class Player:
         return player.play_all(requests)
 
     def _conditions(self, time_control: str | None, **given: Any) -> Conditions:
-        """Return the given conditions; ConditionError if the network does not read one."""
         if time_control is not None:
             given["base"], given["increment"] = parse_time_control(time_control)
-        numbers = {name: _read_whole(name, one) for name, one in given.items() if one is not None}
-        known = {COLUMNS.get(name, name): number for name, number in numbers.items()}
-        check_conditions(f"the network {self.evaluator.preset.name}", self.evaluator.columns, known)
+        numbers = {
+            name: _read_whole(name, one, 0, MAX_CONDITION)
+            for name, one in given.items()
+            if one is not None
+        }
+        read = self.evaluator.columns
+        for name in (COLUMNS.get(name, name) for name in numbers):
+            if name not in read:
+                raise ConditionError(
+                    f"the network {self.evaluator.preset.name} has no input {name!r}: its inputs "
+                    f"are {', '.join(read) or 'the planes only'}"
+                )
         return Conditions(**numbers)
 
 
@@ -178,7 +191,6 @@ def _read_board(board: chess.Board | str) -> chess.Board:
 
 
 def _read_whole(name: str, value: Any, least: float = -inf, most: float = inf) -> int:
-    """Return an int from a Python or NumPy integer; UserError if it is out of bounds."""
     try:
         number = None if isinstance(value, bool) else index(value)
     except TypeError:

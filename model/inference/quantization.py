@@ -32,10 +32,9 @@ def quantize(
 ) -> None:
     """Quantize the network in `path` and write the result to `out`.
 
-    Convolutions are quantized, and products of squares with constant matrices, which only attention
-    has. `rows` calibrate the scales of activations, and `inputs` converts them to the graph's
-    inputs. Layers with weights named in `exact` stay in float32. Metadata is kept. Errors of
-    onnxruntime are passed on.
+    Convolutions are quantized, and products with constant matrices, which only attention has.
+    `rows` calibrate the scales of activations, and `inputs` converts them to the graph's inputs.
+    Layers with weights named in `exact` stay in float32.
     """
     import onnx
     from onnxruntime.quantization import (

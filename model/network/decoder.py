@@ -88,7 +88,6 @@ def _orders(moves: str, device: torch.device) -> Tensor:
 
 @cache
 def _promoting_labels(device: torch.device) -> Tensor:
-    """Return the labels of promotions, int64 `[U]`, by direction and file."""
     kinds = {step: kind for kind, step in enumerate(steps())}
     labels = [kinds[file, 1] * 64 + square for file in (-1, 0, 1) for square in range(8, 16)]
     return torch.tensor(labels, device=device)
@@ -270,7 +269,6 @@ class NoValue(nn.Module):
 
 
 def _bottleneck(row: Preset, channels: int) -> list[nn.Module]:
-    """Return a 1x1 convolution to `channels`, with norm and activation."""
     convolution = nn.Conv2d(row.width, channels, 1, bias=False)
     return [convolution, Norm(channels), ACTIVATIONS[row.activation]()]
 

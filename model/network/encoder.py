@@ -103,19 +103,15 @@ class Inputs(NamedTuple):
 
 def encode(preset: Preset, rows: Rows) -> Inputs:
     """Encode rows for a preset's trunk, in autocast's dtype if enabled."""
-    names = CONDITIONS[preset.condition]
+    names, device = CONDITIONS[preset.condition], rows["planes"].device.type
+    dtype = torch.float32
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
     return Inputs(
-        expand_planes(view(preset.view), rows, _arithmetic(rows["planes"].device.type)),
+        expand_planes(view(preset.view), rows, dtype),
         encode_conditions(rows, names) if names else None,
         Moves(rows) if preset.move_features_width else None,
     )
-
-
-def _arithmetic(device: str) -> torch.dtype:
-    """Return the dtype of convolutions on a device."""
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return torch.float32
 
 
 def to_tensor(array: NDArray[Any]) -> Tensor:
@@ -131,7 +127,6 @@ def list_bits(device: torch.device) -> Tensor:
 
 @cache
 def _table(name: str, array: str, device: torch.device) -> Tensor:
-    """Return a view's attribute `array` as an int64 tensor on a device."""
     return to_tensor(getattr(view(name), array)).to(device, torch.int64)
 
 

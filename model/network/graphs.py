@@ -2,32 +2,32 @@
 
 A graph replays its kernels on the addresses of its capture. So the inputs are copied into static
 tensors, and each new set of shapes is captured once. The function must not read a tensor back to
-the host, must not depend on values that are not in tensors, and must draw no random numbers.
+the host, must not depend on values that are not in tensors, must change its state in place, and
+must draw no random numbers.
 
 On a CPU the same copies are made and the function is called, so that tests need no GPU.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock, get_ident
 
 import torch
 from torch import Tensor
 
-from engine.errors import UserError
+LOG = logging.getLogger(__name__)
 
 Inputs = Sequence[Mapping[str, Tensor]]
 Outputs = tuple[Tensor, ...]
 
-WARM_UP = 3
-"""Calls before the first capture, at least one of them with its shapes: libraries allocate and load
-kernels in them, which a graph must not contain."""
 MAX_GRAPHS = 32
 """Maximum number of graphs of a function; the one that was used least recently is dropped."""
-
-
-class GraphError(UserError):
-    """A function cannot be captured as a CUDA graph."""
+CAPTURE = Lock()
+"""Held during a capture: another one would begin by waiting for the whole GPU, which invalidates
+this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +42,40 @@ class _Captured:
 class Graphs:
     """A function of tensors, captured once for each set of shapes.
 
-    The outputs are overwritten by the next call, and calls must not overlap. The first calls, and
-    all captures, use the same stream: gradients are then accumulated on the stream that is
-    captured, and libraries have their workspaces for it.
+    The outputs are overwritten by the next call, and calls must not overlap. A set of shapes is run
+    once before it is captured, on the same thread and stream: libraries load kernels, allocate
+    workspaces and create a thread's handles then, which a capture must not contain
+    (pytorch#99397). If a capture fails, the function is no longer captured.
     """
 
-    def __init__(
-        self, function: Callable[[Inputs], Outputs], device: torch.device, remedy: str
-    ) -> None:
-        """Capture nothing yet; `remedy` tells the user what to do if capturing fails."""
-        self.function, self.remedy = function, remedy
+    def __init__(self, function: Callable[[Inputs], Outputs], device: torch.device) -> None:
+        self.function, self.device = function, device
         self.captured: OrderedDict[Hashable, _Captured] = OrderedDict()
-        self.warm_up = WARM_UP
         self.seen: set[Hashable] = set()
+        self.has_failed = False
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def __call__(self, inputs: Inputs) -> Outputs:
-        """Call the function; raises GraphError."""
+        """Call the function, or replay its graph for these shapes."""
         key = _shapes(inputs)
-        if self.warm_up or key not in self.seen:
-            self.warm_up = max(0, self.warm_up - 1)
-            self.seen.add(key)
-            return self._call_on_stream(inputs)
         if key not in self.captured:
-            self.captured[key] = self._capture(inputs)  # waits until no graph runs
+            call = get_ident(), key
+            if self.has_failed or call not in self.seen:
+                self.seen.add(call)
+                return self._call_on_stream(inputs)
+            try:
+                self.captured[key] = self._capture(inputs)  # waits until no graph runs
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                LOG.warning(
+                    "CUDA could not capture a graph (%s): from now on each kernel is launched by "
+                    "itself, which is several times slower",
+                    str(error).partition("\n")[0],
+                )
+                self.has_failed = True
+                return self._call_on_stream(inputs)
             if len(self.captured) > MAX_GRAPHS:
                 self.captured.popitem(last=False)
         self.captured.move_to_end(key)
@@ -81,7 +90,7 @@ class Graphs:
     def _call_on_stream(self, inputs: Inputs) -> Outputs:
         if self.stream is None:
             return self.function(inputs)
-        here = torch.cuda.current_stream(self.stream.device)
+        here = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
             outputs = self.function(inputs)
@@ -90,23 +99,23 @@ class Graphs:
 
     def _capture(self, inputs: Inputs) -> _Captured:
         mine = [{name: column.clone() for name, column in columns.items()} for columns in inputs]
-        if self.stream is None:
+        if self.stream is None or self.pool is None:
             return _Captured(mine, (), None)
         graph = torch.cuda.CUDAGraph()
-        # other threads copy batches during capture, which the default mode treats as an error
+        # other threads copy batches during a capture, which the default mode treats as an error
         capture = torch.cuda.graph(
             graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
         )
         try:
-            with capture:
+            # the outer block restores the stream even if the capture cannot be ended
+            with CAPTURE, torch.cuda.stream(self.stream), capture:
                 outputs = self.function(mine)
-        except torch.OutOfMemoryError:
+        except RuntimeError:
+            # a failed capture leaves the allocator waiting for its end, so that it would never
+            # reuse the memory of batches
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
             raise
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            raise GraphError(
-                f"CUDA could not capture a graph: {reason}", remedy=self.remedy
-            ) from error
         return _Captured(mine, outputs, graph)
 
 

@@ -97,7 +97,6 @@ class Network(nn.Module):
     def _trunk(
         self, stem: nn.Module, blocks: nn.Module, planes_BPYX: Tensor, films: Any, moves: Any
     ) -> Tensor:
-        """Run one tower: stem, move features, conditions, blocks, conditions."""
         x_BCYX: Tensor = stem(planes_BPYX)
         if moves:
             x_BCYX = self.move_feature_stem(x_BCYX, moves)

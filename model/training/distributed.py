@@ -91,7 +91,7 @@ def all_reduce(tensor: Tensor) -> Tensor:
 
 def average_over_processes(tensors: Sequence[Tensor], size: int) -> None:
     """Average tensors over all processes, in place, with a single all-reduce."""
-    if size == 1 or not tensors:
+    if size == 1:
         return
     total = all_reduce(torch.cat([tensor.flatten() for tensor in tensors])) / size
     sizes = [tensor.numel() for tensor in tensors]
@@ -119,5 +119,4 @@ def run_on_first(place: World, work: Callable[[], T]) -> T:
         raise failure
     if sent[1] is not None:
         raise WorldError(f"process 0: {sent[1]}")
-    received: T = sent[0]
-    return received
+    return sent[0]  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ import torch
 
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
+from model.calibration import describe_memorizing, scale_value
 from model.checkpoint import delete_superseded
 from model.data.prefetch import Prefetcher, count_threads
 from model.data.rows import Batch
-from model.network.memory import memory_errors
+from model.network.device import device_for, keep_freed_memory, memory_errors, torch_threads
 from model.network.preset import Preset
-from model.training.calibration import describe_memorizing, scale_value
 from model.training.config import (
     TrainConfig,
     TrainConfigError,
@@ -31,9 +32,14 @@ from model.training.config import (
     total_steps,
 )
 from model.training.distributed import process_group, read_world, run_on_first
-from model.training.metrics_log import MetricsLog, require_tracker
-from model.training.monitor import CALIBRATED, RunMonitor, mean_figures, validate
-from model.training.precision import device_for, keep_freed_memory
+from model.training.monitor import (
+    CALIBRATED,
+    MetricsLog,
+    RunMonitor,
+    mean_figures,
+    require_tracker,
+    validate,
+)
 from model.training.save import find_run, hold_directory, is_finished, open_run, save_run
 from model.training.step import COLUMNS, DivergedError, Run, check_finite, prepare_parts, take_step
 
@@ -61,6 +67,10 @@ GO, DONE, STOPPED, EXHAUSTED = range(4)
 """Decisions of process 0 before each step."""
 
 
+class StoppedError(Exception):
+    """A validation was stopped."""
+
+
 class TrainingDataError(UserError):
     """The batches ended before the run did."""
 
@@ -82,12 +92,11 @@ def train(
     """Train a preset for the configured length and return its card with a `message`.
 
     A run found in `out` continues from its last save; a finished run is returned unchanged. Its
-    length may be changed, but not below what is already done; the learning rate then follows the
-    new length. `stop` is polled before each step and during validations; when it returns True, the
-    run is saved and returned unfinished. Minutes exclude the first step, which compiles kernels.
-    `epoch_rows` is the number of training rows per epoch over all processes. A new run begins with
-    the weights of the checkpoint `start`, if given. `check_output` is called before anything is
-    written, and raises if `out` is already used for something else.
+    length may change, but not below what is done. When `stop` returns True, which is polled before
+    each step and during validations, the run is saved and returned unfinished. Minutes exclude the
+    first step, which compiles kernels. `epoch_rows` is the number of training rows per epoch over
+    all processes. A new run begins with the weights of the checkpoint `start`, if given.
+    `check_output` is called before anything is written, and raises if `out` is in use.
 
     Raises TrainingMismatchError (`out` holds another run, or `start` has another preset),
     DivergedError (the loss is not finite or spikes; the last save is kept), TrainingDataError (the
@@ -111,12 +120,9 @@ def train(
             run_on_first(place, partial(delete_superseded, out, card))
             did = f"{card['step']} steps, {card['positions']} positions"
             return {**card, "message": f"{out} is finished already: {did}"}
-        threads = torch.get_num_threads()
-        try:
-            if config.threads:
-                torch.set_num_threads(config.threads)
-            if device.type == "cpu":
-                keep_freed_memory()
+        if device.type == "cpu":
+            keep_freed_memory()
+        with torch_threads(config.threads):
             run = open_run(config, preset, place, out, card, start)
             try:
                 if card is not None and place.is_first:
@@ -129,12 +135,13 @@ def train(
                 # release DistributedDataParallel before its process group (see `process_group`),
                 # and the memory of captured steps
                 run.model, run.graphs = run.network, None
-        finally:
-            torch.set_num_threads(threads)
 
 
 class Loop:
     """The training loop of one run. Process 0 decides and saves; its errors stop all processes."""
+
+    metrics_log: MetricsLog
+    """Open in process 0 during `go`."""
 
     def __init__(
         self,
@@ -166,40 +173,35 @@ class Loop:
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
         self.cost = 1.0  # seconds of the last validation
         self.saved = self.ticked = time.perf_counter()
-        self.metrics_log: MetricsLog | None = None
 
     def go(self, open_batches: Batches) -> dict[str, Any]:
         """Train until the run is finished or stopped, and return its card with a message."""
         run = self.run
-        run_on_first(run.world, self._begin)
-        try:
-            threads = count_threads(run.device, run.config.threads, run.world.size)
-            batches = open_batches(run.step)
-            with Prefetcher(batches, partial(prepare_parts, run), run.device, threads) as feed:
-                reason = self._step_until_over(feed)
-                # save before the prefetcher's exit, which may wait for its thread
-                verdict, card = run_on_first(run.world, lambda: self._end(reason))
-        except DivergedError as error:
-            raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
-        finally:
-            if self.metrics_log is not None:
-                self.metrics_log.close()
+        with ExitStack() as opened:
+            try:
+                run_on_first(run.world, lambda: self._begin(opened))
+                threads = count_threads(run.device, run.config.threads, run.world.size)
+                batches = open_batches(run.step)
+                with Prefetcher(batches, partial(prepare_parts, run), run.device, threads) as feed:
+                    reason = self._step_until_over(feed)
+                    # save before the prefetcher's exit, which may wait for its thread
+                    verdict, card = run_on_first(run.world, lambda: self._end(reason))
+            except DivergedError as error:
+                kept = f"{self.out} keeps the state of its last save"
+                raise DivergedError(f"{error}; {kept}") from None
         if verdict == STOPPED:
-            message = (
-                f"stopped at step {run.step} and saved; train again with the same settings "
-                f"to continue"
-            )
+            message = f"stopped at step {run.step} and saved; train again to continue"
         else:
             early = f" early, best at step {self.monitor.best_step}" if verdict != DONE else ""
             done = f"{run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
             message = f"finished{early}: {done}{self.warning}"
         return {**card, "message": message}
 
-    def _begin(self) -> None:
+    def _begin(self, opened: ExitStack) -> None:
         """Open the metrics and save a new run, so that an unwritable directory fails early."""
-        run = self.run
-        validated = self.monitor.validated_step
-        self.metrics_log = MetricsLog(self.out, run.step, validated, run.config.log)
+        run, validated = self.run, self.monitor.validated_step
+        log = MetricsLog(self.out, run.step, validated, run.config.log)
+        self.metrics_log = opened.enter_context(closing(log))
         if not self.resumed:
             self._save(finished=False)
         if run.best and not run.step and self.data.get("start"):  # training may only make it worse
@@ -245,7 +247,6 @@ class Loop:
         return fraction, STOPPED if self.stop() else GO
 
     def _fraction(self) -> float:
-        """Return the fraction of the run that is done."""
         return fraction_done(self.run.config, self.steps, self.run.step, self.run.seconds)
 
     def _after_step(self, fraction: float) -> None:
@@ -263,7 +264,6 @@ class Loop:
             self._save(finished=False)
 
     def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
-        """Validate and save a run that is done, or save a stopped one."""
         run = self.run
         if verdict != STOPPED and not self._validate():
             verdict = STOPPED  # the resumed run repeats the validation
@@ -316,22 +316,12 @@ class Loop:
         if self.validation is None or self.monitor.validated_step == run.step:
             return True
         self._tick(validating=1.0)
-        began, is_stopped = time.perf_counter(), False
-
-        def batches(validation: Validation) -> Iterator[Batch]:
-            nonlocal is_stopped
-            polled = time.perf_counter()
-            for batch in validation():
-                if time.perf_counter() - polled >= POLL_SECONDS:
-                    is_stopped, polled = self.stop(), time.perf_counter()
-                if is_stopped:
-                    return
-                yield batch
-
+        began = time.perf_counter()
         affordable = max(1.0, run.config.minutes or math.inf) * VALIDATION_POSITIONS_PER_MINUTE
         limit = int(min(VALIDATION_POSITIONS, affordable))
-        figures = validate(run, batches(self.validation), limit)
-        if is_stopped:
+        try:
+            figures = validate(run, self._poll(self.validation()), limit)
+        except StoppedError:
             return False
         if not figures["positions"]:
             if run.config.patience:
@@ -354,8 +344,17 @@ class Loop:
         self._write(figures)
         return True
 
+    def _poll(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of a validation; raise StoppedError if `stop` returns True."""
+        polled = time.perf_counter()
+        for batch in batches:
+            if time.perf_counter() - polled >= POLL_SECONDS:
+                polled = time.perf_counter()
+                if self.stop():
+                    raise StoppedError
+            yield batch
+
     def _figures(self) -> dict[str, float]:
-        """Average the training figures since the last line."""
         _, positions, seconds = self.mark
         run = self.run
         rows = run.positions - positions
@@ -385,20 +384,15 @@ class Loop:
     def _write(self, figures: Mapping[str, float]) -> None:
         run = self.run
         line = {"step": run.step, "positions": run.positions, "seconds": round(run.seconds, 3)}
-        assert self.metrics_log is not None
         self.metrics_log.write(line | {name: round(value, 6) for name, value in figures.items()})
 
     def _tick(self, **state: float) -> None:
         """Report progress; `validating=1` marks a validation."""
         run, config = self.run, self.run.config
-        figures = self._figures() or self.metrics
-        shown: dict[str, float] = {
-            name: figures[name] for name in ("loss", "top1") if name in figures
-        }
-        shown["learning_rate"] = learning_rate(config, self._fraction())
-        for name in ("positions_per_second", "data_wait"):
-            shown |= {name: figures[name]} if name in figures else {}
-        shown |= state
+        figures = dict(self._figures() or self.metrics)
+        figures["learning_rate"] = learning_rate(config, self._fraction())
+        names = ("loss", "top1", "learning_rate", "positions_per_second", "data_wait")
+        shown = {name: figures[name] for name in names if name in figures} | state
         if self.steps is not None:
             self.progress(Tick(run.step, self.steps, "steps", shown))
         else:
@@ -414,8 +408,6 @@ class Loop:
             return self.card
         check_finite(run)
         self._report(learning_rate(config, self._fraction()))
-        assert self.metrics_log is not None
-        self.metrics_log.sync()
         more = {
             "validation_seconds": round(self.validated, 3),
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},

@@ -1,25 +1,39 @@
-"""Average training figures, validate, detect spikes of the loss, and stop early."""
+"""Measurements of a run: metrics.jsonl, validations, spikes of the loss, and early stopping.
 
+metrics.jsonl has one JSON object per line, and no line after the last save. The lines can also be
+sent to TensorBoard, Weights & Biases or MLflow.
+"""
+
+import json
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.json_files import parse_json
+from model.calibration import fit_factor, scale_wdl
 from model.card import Monitor
+from model.checkpoint import CheckpointError, write_atomically
 from model.data.rows import Batch
 from model.metrics import Totals, row_metrics, value_metrics
 from model.network.decoder import legal_labels
+from model.network.device import autocast
 from model.network.encoder import to_tensor
-from model.training.calibration import fit_factor, scale_wdl
-from model.training.config import TrainConfig
-from model.training.precision import autocast
+from model.training.config import TrainConfig, TrainConfigError
 from model.training.step import COLUMNS, Run
 from model.training.targets import load_training_rows
 
+METRICS_FILE = "metrics.jsonl"
 CALIBRATED = "calibrated_"
 """Prefix of a validation's Brier scores with the value's logits times `value_factor`."""
 WATCHED_METRICS = ("cross_entropy", f"{CALIBRATED}value_brier")
@@ -128,3 +142,97 @@ def _fit_calibration(
         f"{CALIBRATED}value_brier": float(figures["brier"].mean()),
         f"{CALIBRATED}wdl_brier": float(figures["wdl_brier"].mean()),
     }
+
+
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
+    """Return a run's metrics; skip truncated and foreign lines."""
+    try:
+        text = (directory / METRICS_FILE).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(
+            f"{directory / METRICS_FILE} cannot be read: {error.strerror}"
+        ) from error
+    found = []
+    for line in text.splitlines():
+        with suppress(ValueError):
+            if _is_line(entry := parse_json(line)):
+                found.append(entry)
+    return found
+
+
+def _is_line(entry: object) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("step"), int)
+        and all(type(value) in (int, float) for value in entry.values())
+    )
+
+
+class MetricsLog:
+    """The metrics file of a run; opening it at `step` drops later lines, which were not saved."""
+
+    def __init__(self, directory: Path, step: int, validated_step: int, log: str) -> None:
+        self.path = directory / METRICS_FILE
+        self.tracker = None if log == "none" else open_tracker(log, directory, step)
+        kept = [
+            entry
+            for entry in (read_metrics(directory) if step else [])
+            if entry["step"] <= (validated_step if "validation_top1" in entry else step)
+        ]
+        write_atomically(self.path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Append one line and flush it to the disk, because a save may follow."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
+        if self.tracker is not None:
+            figures = {name: value for name, value in entry.items() if name != "step"}
+            self.tracker.write(figures, entry["step"])
+
+    def close(self) -> None:
+        """End the tracker's run."""
+        if self.tracker is not None:
+            self.tracker.close()
+
+
+class Tracker(NamedTuple):
+    """An experiment tracker that receives the lines of metrics."""
+
+    write: Callable[[Mapping[str, float], int], object]
+    """Send the figures of a step."""
+    close: Callable[[], object]
+
+
+def require_tracker(log: str) -> None:
+    """Raise TrainConfigError if the package of a tracker is not installed."""
+    if log != "none" and find_spec(log) is None:
+        raise TrainConfigError(f"log={log} needs the package {log}: pip install {log}")
+
+
+def open_tracker(log: str, directory: Path, step: int) -> Tracker:
+    """Begin a run named after the checkpoint's directory, or continue it after `step`."""
+    name = directory.resolve().name
+    if log == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer: Any = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
+
+        def add_scalars(figures: Mapping[str, float], at: int) -> None:
+            for figure, value in figures.items():
+                writer.add_scalar(figure, value, at)
+
+        return Tracker(add_scalars, writer.close)
+    package: Any = import_module(log)
+    if log == "wandb":
+        run = package.init(project="fianchetto", name=name, dir=str(directory))
+        return Tracker(lambda figures, at: run.log(dict(figures), step=at), run.finish)
+    package.set_experiment("fianchetto")
+    package.start_run(run_name=name)
+    return Tracker(lambda figures, at: package.log_metrics(dict(figures), step=at), package.end_run)

@@ -60,7 +60,6 @@ OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
-    """Return an optimizer's initial state for a weight, under torch's names."""
     if not isinstance(optimizer, torch.optim.AdamW):
         return {"momentum_buffer": torch.zeros_like(weight)}
     moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
@@ -102,7 +101,7 @@ class CombinedOptimizer:
             self.optimizers = [rules[0](config, groups)]
         else:
             self.optimizers = [rules[0](config, groups[:1]), rules[1](config, groups[1:])]
-        # a tensor, which a CUDA graph of a step can read anew
+        # a tensor, so that a captured step reads the current rate
         self.rate = torch.tensor(config.learning_rate, device=next(network.parameters()).device)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from engine.errors import UserError
 from model import checkpoint
+from model.calibration import scale_value
 from model.card import CARD_FILE
 from model.network.network import count_parameters
 from model.network.preset import Preset, changed_fields, preset_row
-from model.training.calibration import scale_value
 from model.training.config import TrainConfig, changed_settings, fraction_done, has_other_length
 from model.training.distributed import World, run_on_first
 from model.training.monitor import RunMonitor
@@ -68,7 +68,6 @@ def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) ->
 
 
 def _training_tensors(run: Run) -> dict[str, Tensor]:
-    """Return the tensors that a run needs to resume, except its averaged weights."""
     tensors = {f"network.{name}": tensor for name, tensor in run.network.state_dict().items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in run.optimizer.tensors().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in run.best.items()}
@@ -144,7 +143,6 @@ def open_run(
 
 
 def _read_run(out: Path, card: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Read the tensors of a run by kind; a finished run has only weights."""
     _, weights = checkpoint.read_weights(out, card)
     if card["finished"]:
         return {"weights": weights}
@@ -174,7 +172,6 @@ def _restore(
 
 
 def _load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
-    """Load the averaged weights that a new run of the preset begins with."""
     network, card = checkpoint.load(start)
     if changes := changed_fields(preset, card["preset"]):
         raise TrainingMismatchError(

@@ -17,7 +17,6 @@ Axes: B batch, A label, K moves of a policy target.
 """
 
 import copy
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -34,6 +33,7 @@ from engine.errors import UserError
 from model.data.rows import Batch, hash_step, hidden_columns, hide_columns
 from model.network.blocks import Norm
 from model.network.decoder import Prediction, legal_labels
+from model.network.device import autocast, device_for, dtype_for
 from model.network.encoder import Rows
 from model.network.graphs import Graphs
 from model.network.network import Network, build
@@ -41,10 +41,7 @@ from model.network.preset import Preset
 from model.training.config import TrainConfig, ema_decay, learning_rate, resolve_optimizer
 from model.training.distributed import World, WorldError, all_reduce, average_over_processes
 from model.training.optimizers import CombinedOptimizer
-from model.training.precision import autocast, device_for, dtype_for
 from model.training.targets import load_training_rows
-
-LOG = logging.getLogger(__name__)
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 """Metrics summed over the rows of each step. `known` counts rows with a target move; `top1` and
@@ -137,17 +134,14 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         draw=torch.zeros((), device=device, dtype=torch.int64),
         best=best if config.patience else {},
     )
-    if config.graphs and device.type == "cuda":
-        if world.size == 1:
-            run.graphs = capture_steps(run)
-        elif world.is_first:
-            LOG.warning("with several processes, steps are not captured as CUDA graphs")
+    if config.graphs and device.type == "cuda" and world.size == 1:
+        run.graphs = capture_steps(run)
     return run
 
 
 def capture_steps(run: Run) -> Graphs:
     """Return the steps of a run as CUDA graphs."""
-    return Graphs(partial(_update, run), run.device, "train with --set train.graphs=false")
+    return Graphs(partial(_update, run), run.device)
 
 
 def _count_groups(config: TrainConfig, world: World, device: torch.device) -> int:
@@ -184,9 +178,9 @@ def _divide_batch(batch: Batch, count: int) -> Iterator[Batch]:
 def take_step(run: Run, parts: Sequence[Rows], fraction: float) -> Tensor:
     """Take one optimizer step and return the sums of COLUMNS over its rows.
 
-    The next step may overwrite the sums. Raises GraphError, and DivergedError on a CPU if the loss
-    or the gradient is not finite. On a GPU the check would wait for the step: the caller checks
-    the sums later, since NaN persists.
+    The next step may overwrite the sums. Raises DivergedError on a CPU if the loss or the gradient
+    is not finite. On a GPU the check would wait for the step: the caller checks the sums later,
+    since NaN persists.
     """
     run.optimizer.set_rate(learning_rate(run.config, fraction))
     run.average_weight.fill_(1 - ema_decay(run.config, run.step + 1))
@@ -225,27 +219,20 @@ def _add_gradients(run: Run, parts: Sequence[Rows]) -> Tensor:
     before, means = [buffer.clone() for buffer in buffers], list[Tensor]()
     totals: list[Tensor] = []
     for rows in parts:
-        _copy(before, buffers)
+        torch._foreach_copy_(buffers, before)
         is_last = len(totals) == len(parts) - 1
         alone = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
         with alone:
             totals.append(_backward(run, rows))
-        if not means:
-            means = [buffer.clone() for buffer in buffers]
+        if means:
+            torch._foreach_add_(_floats(means), _floats(buffers))
         else:
-            for mean, buffer in zip(_floats(means), _floats(buffers), strict=True):
-                mean += buffer
-    if statistics := _floats(means):
-        torch._foreach_mul_(statistics, 1 / len(parts))
-        average_over_processes(statistics, run.world.size)
-    _copy(means, buffers)
+            means = [buffer.clone() for buffer in buffers]
+    statistics = _floats(means)
+    torch._foreach_mul_(statistics, 1 / len(parts))
+    average_over_processes(statistics, run.world.size)
+    torch._foreach_copy_(buffers, means)
     return torch.stack(totals).sum(0)
-
-
-@torch.no_grad()
-def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-    for source, target in zip(sources, targets, strict=True):
-        target.copy_(source)
 
 
 def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -289,7 +276,7 @@ def row_losses(
     the legal mass. `form` is the preset's type of value head, `rows` has the columns of
     `model.training.targets`, and `reference_BA` are the logits of the policy to keep.
     """
-    policy_B, illegal_B = policy_terms(
+    policy_B, illegal_B = _PolicyTerms.apply(  # type: ignore[no-untyped-call]
         prediction.logits, legal_BA, rows["policy_moves"], rows["policy_shares"]
     )
     policy_B, illegal_B = policy_B * rows["policy_weight"], illegal_B * rows["policy_weight"]
@@ -327,7 +314,12 @@ def _huber(error_B: Tensor, delta: float) -> Tensor:
 
 
 class _PolicyTerms(torch.autograd.Function):
-    """Compute both policy terms from one exponential, with a handwritten gradient for speed."""
+    """Each row's cross-entropy among legal moves and minus its log legal mass, `[B]`, in nats.
+
+    The target puts `shares_BK` on `moves_BK`. The cross-entropy of logits z is
+    `log(sum of exp z over legal moves) - sum of share * z`, so no `[B, A]` target is needed. Both
+    terms come from one exponential, with a handwritten gradient for speed.
+    """
 
     @staticmethod
     def forward(
@@ -354,21 +346,8 @@ class _PolicyTerms(torch.autograd.Function):
         return gradient_BA, None, None, None
 
 
-def policy_terms(
-    logits_BA: Tensor, legal_BA: Tensor, moves_BK: Tensor, shares_BK: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return each row's cross-entropy among legal moves and minus its log legal mass, `[B]`, nats.
-
-    The target puts `shares_BK` on `moves_BK`. The cross-entropy of logits z is
-    `log(sum of exp z over legal moves) - sum of share * z`, so no `[B, A]` target is needed.
-    """
-    terms: tuple[Tensor, Tensor] = _PolicyTerms.apply(logits_BA, legal_BA, moves_BK, shares_BK)  # type: ignore[no-untyped-call]
-    return terms
-
-
 @torch.no_grad()
 def _average(run: Run) -> None:
-    """Move the averaged weights and the norms' running statistics towards the raw ones."""
     mine = [*run.ema.parameters(), *run.ema.buffers()]
     raw = [*run.network.parameters(), *run.network.buffers()]
     if run.config.ema:

@@ -102,7 +102,6 @@ def _float(column: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _find_visited(config: TrainConfig, batch: Batch) -> NDArray[np.bool_]:
-    """Return which rows have search visits as their policy target, bool `[B]`."""
     visits = batch["visits"] if config.learns_visits and "visits" in batch else ()
     found = np.zeros(len(batch["planes"]), np.bool_)
     for row, moves in enumerate(visits):
@@ -178,7 +177,6 @@ def _list_legal(
 
 
 def _check_legal(batch: Batch, rows_N: NDArray[Any], labels_N: NDArray[np.int64]) -> None:
-    """Raise IllegalTargetError unless every label is a legal move of its row."""
     words_N = batch["planes"][rows_N, MOVE_PLANES + np.minimum(labels_N // 64, 63)]
     legal_N = (words_N >> (labels_N % 64).astype(np.uint64)) & np.uint64(1) != 0
     if not legal_N.all():

@@ -173,7 +173,7 @@ def _undo_calibration(wdl_B3: NDArray[np.float32], factor: float) -> NDArray[Any
     """Return the expected scores after dividing the value logits by `factor`."""
     import torch
 
-    from model.training.calibration import scale_wdl
+    from model.calibration import scale_wdl
 
     win_B, draw_B, _ = scale_wdl(torch.from_numpy(wdl_B3), 1 / factor).numpy().T
     return win_B + draw_B / 2  # type: ignore[no-any-return]

@@ -327,7 +327,7 @@ def _describe(
     in_train: "NDArray[np.bool_] | None",
 ) -> dict[str, Any]:
     """Return the report of one checkpoint."""
-    from model.training.metrics_log import read_metrics
+    from model.training.monitor import read_metrics
     from pipeline.evaluation.figures import (
         IN_TRAIN,
         describe_accuracy,

@@ -57,7 +57,7 @@ def write_runs(runs: Sequence[Run], page: Path) -> None:
     Raises ConfigError.
     """
     # imported here because it imports torch, which Dagster's code server does not load
-    from model.training.metrics_log import read_metrics
+    from model.training.monitor import read_metrics
 
     if page.suffix != ".html":
         raise ConfigError(f"{page}: the name of a page must end in .html")

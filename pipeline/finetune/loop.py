@@ -35,11 +35,12 @@ from pipeline.finetune.state import (
     format_table,
     publish_state,
     read_state,
+    read_weights_hash,
     refresh,
 )
-from pipeline.finetune.teacher import apply_teacher, choose_teacher, teach_by_hand
+from pipeline.finetune.teacher import choose_teacher, teach_by_hand
+from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.selfplay.worker import ONNX_DEVICE
 from pipeline.storage.job_folder import FINETUNING, JobFolder, flat
 
 LOG = logging.getLogger(__name__)
@@ -62,9 +63,8 @@ def finetune(
     `human` are datasets or training sets to search, to mix into training and to measure on. Without
     them, the loss of human top-1 is not limited. An existing loop in `out` is resumed.
 
-    Raises FinetuneError if `out` belongs to another loop or is used by another process, or the disk
-    is full. Raises Stopped if `stop` returns True, or the minutes end before a candidate was
-    trained and measured. Also raises the errors of the stages.
+    Raises FinetuneError if `out` is in use or belongs to another loop, Stopped if `stop` returns
+    True or the minutes end before a candidate was measured, and the errors of the stages.
     """
     check_settings(config, human)
     folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])
@@ -99,7 +99,7 @@ def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
 
 def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
     """Return a loop's identity: the supervised weights, human datasets and fixed settings."""
-    weights = _read_weights_hash(checkpoint)
+    weights = read_weights_hash(checkpoint)
     for directory in human:
         if not Dataset.open(directory).has("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
@@ -110,12 +110,6 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
         "human": identify_datasets(human),
         "config": {name: value for name, value in settings.items() if name not in FREE_TO_CHANGE},
     }
-
-
-def _read_weights_hash(checkpoint: Path) -> str:
-    from model.checkpoint import read_card
-
-    return str(read_card(checkpoint)["files"]["weights"]["sha256"])
 
 
 class _Loop:
@@ -131,7 +125,7 @@ class _Loop:
         stop: Stop,
     ) -> None:
         self.config, self.out, self.human, self.stages = config, out, human, stages
-        self.weights, self.progress, self.stop = _read_weights_hash(out / "seed"), progress, stop
+        self.weights, self.progress, self.stop = read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
         self.counted_until = time.monotonic()
         """Time up to which the loop's seconds are counted."""
@@ -152,12 +146,9 @@ class _Loop:
                 ) from None
             why = "its minutes are over"
             if len(self.state.decided) < 2:
-                is_trained = any("train" in one.stages for one in self.state.generations)
-                done = (
-                    "one candidate was trained and not measured"
-                    if is_trained
-                    else "nothing was trained"
-                )
+                done = "nothing was trained"
+                if any("train" in one.stages for one in self.state.generations):
+                    done = "one candidate was trained and not measured"
                 raise Stopped(
                     f"{done} in {self.config.minutes:g} minutes; {best} is the supervised network",
                     remedy="increase minutes, and run the same command again to continue",
@@ -179,24 +170,21 @@ class _Loop:
             checkpoint = checkpoint_of(self.out, best.number)
             self.counted_until = time.monotonic()
             with self._counted():
+                ticks = self._ticks(number, "teacher")
                 best.teacher = choose_teacher(
-                    checkpoint,
-                    self.human,
-                    device=explore.device,
-                    progress=self._ticks(number, "teacher"),
-                    stop=self._halted,
+                    checkpoint, self.human, explore.device, ticks, self._halted
                 )
             publish_state(self.out, self.state)
             LOG.info("%s: %s", checkpoint, best.teacher.text)
-        return apply_teacher(best.teacher, self.config, self._count_rows())
+        if best.teacher.teaches:
+            return teach_by_hand(self.config, self._count_rows())
+        return replace(self.config, train=replace(self.config.train, teach="none"))
 
     def _count_rows(self) -> int:
-        """Return the number of human training rows, without datasets of engine moves."""
         opened = map(Dataset.open, self.human)
         return sum(one.count("train") for one in opened if not one.has_engine_moves)
 
     def _halted(self) -> bool:
-        """Return whether a stage must stop: `stop` returned True, or the minutes are over."""
         minutes = self.config.minutes
         spent = self.state.seconds + time.monotonic() - self.counted_until
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
@@ -214,7 +202,6 @@ class _Loop:
                 seconds[name] = seconds.get(name, 0.0) + spent
 
     def _advance(self, generation: Generation) -> None:
-        """Run the next stage of a generation, or decide on its candidate."""
         name = generation.next_stage
         if name is None and not generation.number:
             generation.verdict = Verdict(promoted=True, reason="the supervised checkpoint")
@@ -263,7 +250,6 @@ class _Loop:
         return tuple(datasets)
 
     def _ticks(self, number: int, stage: str) -> Progress:
-        """Return a progress function that adds the generation and the stage to each tick."""
 
         def tick(one: Tick) -> None:
             values = {"generation": number, **one.values}

@@ -32,8 +32,8 @@ from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.state import HUMAN_COLUMNS, Verdict, promote
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import format_elo, play_match
+from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.selfplay.worker import ONNX_DEVICE
 from pipeline.training.export import export_once
 from pipeline.training.train import find_validated, open_validation, select_columns, train_on
 
@@ -69,7 +69,6 @@ class StageContext:
     buffer: tuple[Path, ...]
     """Self-play datasets to train on, the newest last."""
     human: tuple[Path, ...]
-    """Human datasets."""
     config: FinetuneConfig
     """Settings of the generation."""
     requested: FinetuneConfig
@@ -121,8 +120,7 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """TRAIN: train the candidate on self-play and human rows; return {"failed"} if it diverged.
 
-    Only training runs that led to the best network count as uses of a row; those of rejected
-    candidates do not. With `teach` none, the candidate is trained on human rows alone.
+    With `teach` none, it is trained on human rows alone.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on
@@ -193,11 +191,9 @@ def _finished_figures(card: Mapping[str, Any]) -> dict[str, Any]:
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """ARENA: play the candidate against the best network and, if accepted, both controls.
 
-    Returns the summaries of the matches as `best`, `seed` and `control`. `seed` and `control` are
-    None for a rejected candidate. `control` is also None without human datasets, if the candidate
-    itself was trained on human rows alone, and if the control's training failed (`control_failed`
-    has the reason). Raises the errors of `play_match` and `train_control`, including Stopped; call
-    it again to resume.
+    Returns the summaries of the matches as `best`, `seed` and `control`. The last two are None for
+    a rejected candidate. `control` is also None without human datasets, if the candidate itself was
+    trained on human rows alone, and if the control's training failed (`control_failed` says why).
     """
     from model.training.step import DivergedError
 
@@ -243,9 +239,9 @@ def write_seed(
 
     A value head that was not trained on results keeps its scale, as in `model.training.loop`.
     """
+    from model.calibration import scale_value
     from model.checkpoint import CARD_FILE, load, read_card, save
     from model.network.preset import preset_from_row
-    from model.training.calibration import scale_value
     from model.training.config import TrainConfig
     from model.training.loop import VALIDATION_POSITIONS
     from model.training.monitor import CALIBRATED, validate
@@ -298,9 +294,9 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
         every = -(-steps // CONTROL_VALIDATIONS)
         config = replace(config, validation_every_steps=every, patience=CONTROL_VALIDATIONS)
     start = find_control(context.best) or context.best
-    done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
-    if not done["finished"]:
-        raise Stopped(f"stopped at step {done['step']} of the control")
+    _finished_figures(
+        train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
+    )
     return out
 
 
@@ -318,9 +314,8 @@ def find_control(checkpoint: Path) -> Path | None:
 def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """EVAL: return the candidate's figures on human test positions, or {} without such positions.
 
-    Writes a report for each dataset to `eval/`, numbered if two datasets have the same name, and
-    skips datasets of engine moves. Every candidate is measured on the same positions. Raises
-    Stopped, and the errors of `report`.
+    Writes a report for each dataset to `eval/`, numbered if two datasets have the same name. Every
+    candidate is measured on the same positions.
     """
     opened = [Dataset.open(path) for path in context.human]
     measured = [one.path for one in opened if one.has("test") and not one.has_engine_moves]
@@ -384,5 +379,4 @@ def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: fl
 
 
 def _describe(match: dict[str, Any]) -> str:
-    """Return the Elo difference and number of games of a match of fixed length, as text."""
     return f"Elo {format_elo(match)} in {match['games']} games"

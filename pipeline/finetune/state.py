@@ -217,6 +217,13 @@ def checkpoint_of(out: Path, number: int) -> Path:
     return folder_of(out, number) / "checkpoint" if number else out / "seed"
 
 
+def read_weights_hash(checkpoint: Path) -> str:
+    """Return the SHA-256 of a checkpoint's weights, as its card states it."""
+    from model.checkpoint import read_card
+
+    return str(read_card(checkpoint)["files"]["weights"]["sha256"])
+
+
 def read_state(out: Path) -> State:
     """Read the state of the loop in `out`, or create a new one; raises FinetuneError."""
     path = out / STATE

@@ -6,7 +6,13 @@ from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
 from pipeline.finetune.stages import find_control
-from pipeline.finetune.state import BEST, NOTHING_PROMOTED, checkpoint_of, read_state
+from pipeline.finetune.state import (
+    BEST,
+    NOTHING_PROMOTED,
+    checkpoint_of,
+    read_state,
+    read_weights_hash,
+)
 from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.storage.preflight import is_installed
@@ -29,14 +35,9 @@ def strength(
     The controls are the supervised network and, if any, the network trained on human rows alone.
     The UCI engine plays at each number of nodes, if it is installed. Returns `rows` and `text` of
     `play_matches`, and `against_seed`: the first row, the match with the supervised network at
-    equal simulations. If nothing was promoted, that match is not played, `against_seed` is None,
-    and the text begins with NOTHING_PROMOTED.
+    equal simulations; None if nothing was promoted, which the text then says.
     """
-    from model.checkpoint import read_card
-
-    cards = [read_card(tuned / name) for name in ("seed", BEST)]
-    supervised, promoted = (card["files"]["weights"]["sha256"] for card in cards)
-    is_supervised = supervised == promoted
+    is_supervised = read_weights_hash(tuned / "seed") == read_weights_hash(tuned / BEST)
     control = find_control(checkpoint_of(tuned, read_state(tuned).best))
     controls = [] if is_supervised else [tuned / "seed", control]
     against = [SideConfig(who=str(one), simulations=simulations[0]) for one in controls if one]

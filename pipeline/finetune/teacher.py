@@ -16,7 +16,6 @@ value is calibrated too.
 Axes: N positions, R rows, W words of a position.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from engine.board.rules import FIFTY_MOVES, has_insufficient_material
 from engine.cores import count_cores
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
-from engine.progress import Progress, Stop, Tick, never, silent
+from engine.progress import Progress, Stop, Tick
 from engine.search import Search, SearchConfig
 from engine.selfplay.generate import read_search
 from pipeline.dataset.batches import Batches
@@ -41,10 +40,9 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.finetune.config import MIN_SHARE, FinetuneConfig
 from pipeline.finetune.state import SIMULATIONS, Teacher
+from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import FIRST_PLY, rank_in_group
 from pipeline.training.export import export_once
-
-LOG = logging.getLogger(__name__)
 
 HELD_OUT_POSITIONS, MAX_PER_GAME = 2000, 8
 """Maximum number of held-out positions that both players search, in total and per game."""
@@ -86,28 +84,23 @@ COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply", "plies", "game", 
 
 
 def choose_teacher(
-    checkpoint: Path,
-    human: Sequence[Path],
-    *,
-    device: str = "auto",
-    progress: Progress = silent,
-    stop: Stop = never,
+    checkpoint: Path, human: Sequence[Path], device: str, progress: Progress, stop: Stop
 ) -> Teacher:
     """Compare the searches of the network and the hand-written player on held-out positions.
 
     Raises ConfigError without held-out positions, and Stopped.
     """
     rows = draw_held_out(human, HELD_OUT_POSITIONS)
-    positions_NW = row_positions(rows)
-    network, count = _open(checkpoint, human, device, progress), len(positions_NW)
+    positions_NW, values = row_positions(rows), list[NDArray[np.float64]]()
+    for player in (_open(checkpoint, human, device, progress), evaluate):
+        before = len(values) * len(positions_NW)
 
-    def search(player: Evaluator, before: int) -> NDArray[np.float64]:
-        def tick(done: int) -> None:
-            progress(Tick(before + done, 2 * count, "positions compared"))
+        def tick(done: int, before: int = before) -> None:
+            progress(Tick(before + done, 2 * len(positions_NW), "positions compared"))
 
-        return search_values(player, positions_NW, tick, stop)
-
-    return compare_values(search(network, 0), search(evaluate, count), rows)
+        values.append(search_values(player, positions_NW, tick, stop))
+    by_network, by_hand = values
+    return compare_values(by_network, by_hand, rows)
 
 
 def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
@@ -152,21 +145,15 @@ def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Bat
 
 
 def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
-    """Return the network's evaluator; on a CPU, the 8-bit export (the fastest) if possible."""
-    import torch
+    """Return the network's evaluator; with the device onnx, its 8-bit export."""
+    if device == ONNX_DEVICE:
+        from model.inference.onnx_evaluator import open_export
 
-    from model.inference.evaluator import evaluator
-    from model.inference.export import ExportError
-    from model.inference.onnx_evaluator import open_export
-
-    if device in ("cpu", "cuda") or (device == "auto" and torch.cuda.is_available()):
-        return evaluator(checkpoint, device=device)
-    try:
         export_once(checkpoint, human, progress)
-    except ExportError as error:
-        LOG.info("comparing the network without an 8-bit export: %s", error)
-        return evaluator(checkpoint, device="cpu")
-    return open_export(checkpoint, threads=count_cores())
+        return open_export(checkpoint, threads=count_cores())
+    from model.inference.evaluator import evaluator
+
+    return evaluator(checkpoint, device=device)
 
 
 def search_values(
@@ -226,7 +213,7 @@ def calibrate_halves(
     """Calibrate the expected scores of each half of the games with the other half's factor."""
     import torch
 
-    from model.training.calibration import fit_factor, scale_wdl
+    from model.calibration import fit_factor, scale_wdl
 
     wdl, target = (
         np.stack([one, np.zeros_like(one), 1 - one], axis=1) for one in (values_N, truth_N)
@@ -238,13 +225,6 @@ def calibrate_halves(
         factor = fit_factor(*seen, games_N[~mine_N])
         found_N[mine_N] = scale_wdl(torch.from_numpy(wdl[mine_N]), factor)[:, 0].numpy()
     return found_N
-
-
-def apply_teacher(teacher: Teacher, config: FinetuneConfig, rows: int) -> FinetuneConfig:
-    """Return the settings that follow from a comparison; `rows` is the number of human rows."""
-    if teacher.teaches:
-        return teach_by_hand(config, rows)
-    return replace(config, train=replace(config.train, teach="none"))
 
 
 def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
@@ -273,7 +253,6 @@ def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
 
 
 def _replace_defaults(settings: Any, defaults: Any, changes: Mapping[str, Any]) -> Any:
-    """Apply changes to the settings that still have their default values."""
     applied = {
         name: value
         for name, value in changes.items()

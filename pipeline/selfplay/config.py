@@ -14,6 +14,8 @@ from model.settings import Positive, Share, settings
 from pipeline.ingest.chunk import IngestConfig
 
 SourceName = Literal["games", "people", "near"]
+ONNX_DEVICE: Literal["onnx"] = "onnx"
+"""Device name for onnxruntime, which runs the model.onnx beside the checkpoint's card."""
 VAL_SHARE = 0.05
 """Share of games held out for validation, chosen by a hash of their moves."""
 

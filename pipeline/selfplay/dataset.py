@@ -28,15 +28,9 @@ from pipeline.dataset.files.columns import GAMES, SPLITS, Form, schema
 from pipeline.dataset.files.kernels import Records
 from pipeline.dataset.files.shards import earlier_columns, game_numbers, rows_table, write_rows
 from pipeline.dataset.files.stored_planes import number_array
-from pipeline.dumps.chunks import read_chunks
+from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
-from pipeline.ingest.chunk import (
-    ChunkTask,
-    IngestConfig,
-    packed_of,
-    part_name,
-    split_of,
-)
+from pipeline.ingest.chunk import IngestConfig, packed_of, part_name, split_of
 from pipeline.ingest.games import read_games
 from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
@@ -91,16 +85,15 @@ def _encode_games(folder: JobFolder, found: Journals, config: ExploreConfig) -> 
         entries = [
             line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]
         ]
-        task = ChunkTask(chunk, str(folder.out), config.ingest())
-        _encode_chunk(folder, task, entries, config.draw_penalty)
+        _encode_chunk(folder, chunk, entries, config)
     return source
 
 
 def _encode_chunk(
-    folder: JobFolder, task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_penalty: float
+    folder: JobFolder, chunk: Chunk, entries: Sequence[Mapping[str, Any]], explore: ExploreConfig
 ) -> None:
     """Encode a chunk of games.pgn with its journal entries; write shards and the chunk's note."""
-    chunk, config = task.chunk, task.config
+    config = explore.ingest()
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts)
     plies_G = np.array([len(entry["record"]["moves"]) for entry in entries])
@@ -110,7 +103,7 @@ def _encode_chunk(
     first_G = np.searchsorted(rows.game[:filled], np.arange(len(entries)))
     searches: list[list[Any]] = []
     for first, entry in zip(first_G.tolist(), entries, strict=True):
-        penalty = draw_penalty if entry["record"]["result"] == RESULTS[0] else 0.0
+        penalty = explore.draw_penalty if entry["record"]["result"] == RESULTS[0] else 0.0
         for ply, value, best_value, *others in entry["searches"]:
             searches.append([first + ply, value - penalty, best_value - penalty, *others])
     rows_S = np.array([search[0] for search in searches], dtype=np.int64)
@@ -211,7 +204,6 @@ def _publish_note(
     promotions: NDArray[np.uint8],
     files: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Publish the note of a chunk; `promotions` has the promotion of each row."""
     note = {
         "chunk": index,
         "text_sha256": digest,
@@ -294,19 +286,18 @@ def summarize(manifest: Mapping[str, Any]) -> str:
     return "\n".join([*lines, speed])
 
 
-def summarize_timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
+def summarize_timing(found: Journals) -> dict[str, Any]:
     """Summarize the processes' times and devices, which differ between runs.
 
     `seconds` is the time during which at least one process worked, over all starts.
     """
-    spans = sorted((each["began"], each["ended"]) for each in work)
     seconds, until = 0.0, 0.0
-    for began, ended in spans:
+    for began, ended in sorted((each["began"], each["ended"]) for each in found.work):
         seconds += max(0.0, ended - max(began, until))
         until = max(until, ended)
     return {
         "seconds": round(seconds, 3),
-        "processes": len(work),
-        "devices": sorted({each["device"] for each in work}),
-        "damaged_lines": damaged,
+        "processes": len(found.work),
+        "devices": sorted({each["device"] for each in found.work}),
+        "damaged_lines": found.damaged,
     }

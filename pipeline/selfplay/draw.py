@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from engine.board.position import castling_bits, en_passant_file, from_board, to_board
 from engine.encoding.planes import PLANES, planes_of
 from engine.encoding.views import LAST_MOVES, NO_LABEL
-from engine.progress import Progress, Stop, Tick, never, silent
+from engine.progress import Progress, Stop, Tick
 from pipeline.dataset.dataset import Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS, GAMES
 from pipeline.dataset.files.games import GAMES_COLUMNS
@@ -107,7 +107,7 @@ def draw_positions(
     opened = (Dataset.open(directory, progress, stop) for directory in datasets)
     used = [part for dataset in opened for part in dataset.parts if part.has("train")]
     shards = [(number, shard) for number, part in enumerate(used) for shard in part.shards("train")]
-    chosen = _draw(shards, _per_game(used, config.count), config, progress, stop)
+    chosen = _draw(used, shards, config, progress, stop)
     # with too few positions, several random walks start from the same one
     if config.source == "near" and len(chosen):
         chosen = chosen[np.arange(config.count) % len(chosen)]
@@ -165,29 +165,24 @@ def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
 
 
 def _draw(
+    used: Sequence[Dataset],
     shards: Sequence[tuple[int, Shard]],
-    per_game: int,
     config: ExploreConfig,
     progress: Progress,
     stop: Stop,
 ) -> NDArray[Any]:
-    """Return the drawn candidates; `per_game` is doubled while there are too few."""
-    before = -1
+    """Return the drawn candidates, with as few per game as suffice, since these are correlated."""
+    games = 0.0
+    for dataset in used:
+        positions = dataset.page["positions"]
+        games += dataset.page["games"]["used"] * positions["train"] / max(positions["total"], 1)
+    per_game, before = max(1, math.ceil(config.count / max(games, 1.0))), -1
     while True:
         candidates = _candidates(shards, per_game, config.seed, progress, stop)
         chosen = _choose(candidates, config.count, per_game, config.seed)
         if len(chosen) in (config.count, before):
             return chosen
         before, per_game = len(chosen), 2 * per_game
-
-
-def _per_game(used: Sequence[Dataset], count: int) -> int:
-    """Return the smallest sufficient number of positions per game; these are correlated."""
-    games = 0.0
-    for dataset in used:
-        positions = dataset.page["positions"]
-        games += dataset.page["games"]["used"] * positions["train"] / max(positions["total"], 1)
-    return max(1, math.ceil(count / max(games, 1.0)))
 
 
 def _candidates(
@@ -216,7 +211,6 @@ def _candidates(
 
 
 def _score(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArray[Any]:
-    """Return the candidates of a row group, with their random numbers."""
     late_R = np.flatnonzero(rows["ply"] >= FIRST_PLY)
     found = np.empty(len(late_R), dtype=_CANDIDATE)
     found["shard"], found["group"], found["row"] = shard, group, late_R
@@ -273,7 +267,6 @@ def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArra
 
 
 def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArray[Any]]:
-    """Read the rows of the chosen candidates, in their order."""
     rows: dict[str, NDArray[Any]] = {}
     order = np.lexsort((chosen["group"], chosen["shard"]))
     place_N = np.stack((chosen["shard"], chosen["group"]), axis=1)[order]
@@ -314,7 +307,7 @@ def _read_games(
 
 
 def play_random_moves(
-    rows: dict[str, NDArray[Any]], seed: int, progress: Progress = silent, stop: Stop = never
+    rows: dict[str, NDArray[Any]], seed: int, progress: Progress, stop: Stop
 ) -> None:
     """Play one to MAX_RANDOM_MOVES random legal moves in each row, in place.
 
@@ -343,7 +336,6 @@ def play_random_moves(
 
 
 def _play_moves(board: chess.Board, rng: np.random.Generator) -> int:
-    """Play the random moves of one row; return how many were played."""
     for played in range(int(rng.integers(1, MAX_RANDOM_MOVES, endpoint=True))):
         moves = list(board.legal_moves)
         board.push(moves[rng.integers(len(moves))])

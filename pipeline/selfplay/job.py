@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import secrets
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -35,17 +36,10 @@ from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine
-from pipeline.selfplay.config import ExploreConfig, ExploreError
+from pipeline.selfplay.config import ONNX_DEVICE, ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build_dataset, count_games, count_searches, summarize_timing
 from pipeline.selfplay.draw import DRAWN, draw_positions, identify_datasets
-from pipeline.selfplay.worker import (
-    ONNX_DEVICE,
-    Journals,
-    JournalWatch,
-    Task,
-    read_journals,
-    work_on,
-)
+from pipeline.selfplay.worker import Journals, JournalWatch, Task, read_journals, work_on
 from pipeline.storage.job_folder import SELFPLAY, JobFolder
 
 LOG = logging.getLogger(__name__)
@@ -55,6 +49,8 @@ LATE_SECONDS = 10.0
 """Time a shared folder may take to show all finished items."""
 GRACE_SECONDS = 15.0
 """Time for processes to finish their move and their journal before they are cancelled."""
+METER_SECONDS = 5.0
+"""Seconds between two samples of a GPU's use."""
 GPU_PROCESS_BYTES = HOST_PROCESS_BYTES = 3 << 30
 """Memory of one process with a network on a GPU: on the GPU, and of the machine."""
 
@@ -75,17 +71,15 @@ def explore(
 ) -> dict[str, Any]:
     """Play games or search positions of `datasets`, write the dataset `out`, return its manifest.
 
-    Finished games and searches are kept. `finished_only` builds the dataset from these without
-    starting new ones; this favors short games. Without `exact_count`, every position is searched if
-    the datasets have fewer than `config.count`. `lineage` is copied to the manifest. `workers` is
-    the number of processes: 0 for one per core, or fewer if a GPU has memory for fewer.
-    `engine` selects where they run, as in pipeline.executors.local. Ray runs one process per CPU
-    core, and all its nodes must see `out` and the checkpoint.
+    `finished_only` builds the dataset from the finished items without starting new ones, which
+    favors short games. Without `exact_count`, every position is searched if the datasets have fewer
+    than `config.count`. `lineage` is copied to the manifest. `workers` is the number of processes:
+    0 for one per core, or fewer if a GPU has memory for fewer. `engine` selects where they run, as
+    in pipeline.executors.local; all nodes of Ray must see `out` and the checkpoint.
 
     Raises ExploreError if the directory was started with other settings, the checkpoint has no
     value head, the datasets have no positions, another job is running, or the disk is full. Also
-    raises DatasetError, CheckpointError, OnnxError, ConfigError (unknown engine), IngestError (the
-    connection to Ray was lost), and Stopped.
+    raises DatasetError, CheckpointError, OnnxError, ConfigError, IngestError and Stopped.
     """
     if workers < 0:
         raise ConfigError("workers must be 0 or more")
@@ -140,12 +134,17 @@ def explore(
             raise ExploreError(
                 f"nothing is finished in {out}: run the same command without --finished-only"
             )
-        described = _describe(found, drawn, identity, config)
+        figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
         if finished_only:
-            figures = described["selfplay"]
             done = figures["games"] if config.plays else figures["searched"] + figures["over"]
             figures["unfinished"] = total - done
-        return build_dataset(folder, found, config, drawn, described)
+        inputs = {name: identity[name] for name in ("checkpoint", "datasets")}
+        more = {
+            "config": identity["config"],
+            "lineage": {**identity["lineage"], **inputs},
+            "selfplay": {**figures, "timing": summarize_timing(found)},
+        }
+        return build_dataset(folder, found, config, drawn, more)
 
 
 def _identify(
@@ -190,17 +189,31 @@ def _identify(
     return to_jsonable_python(identity)  # type: ignore[no-any-return]
 
 
-def _describe(
-    found: Journals, drawn: Mapping[str, Any], identity: Mapping[str, Any], config: ExploreConfig
-) -> dict[str, Any]:
-    """Return the manifest entries that an ingest does not have."""
-    figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
-    inputs = {name: identity[name] for name in ("checkpoint", "datasets")}
-    return {
-        "config": identity["config"],
-        "lineage": {**identity["lineage"], **inputs},
-        "selfplay": {**figures, "timing": summarize_timing(found.work, found.damaged)},
-    }
+class GpuMeter:
+    """Measure the share of time that the first GPU is busy, with the driver's nvidia-smi."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+        self.asked = 0.0
+
+    def read(self) -> dict[str, float]:
+        """Return the mean share as `gpu_busy`, sampled every few seconds; {} if not known."""
+        if time.monotonic() - self.asked >= METER_SECONDS:
+            self.asked = time.monotonic()
+            self.shares += self._sample()
+        return {"gpu_busy": sum(self.shares) / len(self.shares)} if self.shares else {}
+
+    def _sample(self) -> list[float]:
+        import torch
+
+        gpu = torch.cuda.get_device_properties(0).uuid
+        words = ["nvidia-smi", f"--id=GPU-{gpu}", "--query-gpu=utilization.gpu"]
+        words.append("--format=csv,noheader,nounits")
+        try:
+            answer = subprocess.run(words, capture_output=True, text=True, timeout=METER_SECONDS)
+            return [float(answer.stdout) / 100]
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return []
 
 
 def complete(
@@ -216,8 +229,7 @@ def complete(
     Each process evaluates all of its games in one batch with its own network; there is no
     evaluation server (docs/scale.md). Without an engine, `workers` local processes are started, 0
     for the default number. `show` turns a number of finished items into a progress report. Raises
-    Stopped if `stop` returned True before the last item, and ExploreError if a process fails or its
-    results are not visible to this one.
+    Stopped, and ExploreError if a process fails or its results are not visible to this one.
     """
     found, wanted = read_journals(task.journal), len(task.numbers)
     missing = tuple(number for number in task.numbers if number not in found.finished)
@@ -225,8 +237,6 @@ def complete(
         watch, before = JournalWatch(task.journal), wanted - len(missing)
         began, meter = time.perf_counter(), None
         if engine is None and task.uses_gpu:
-            from model.training.precision import GpuMeter
-
             meter = GpuMeter()
 
         def report() -> None:
@@ -321,7 +331,6 @@ def _run_many(
 
 
 def _failure(status: str, value: Failure | None) -> Exception:
-    """Return the error that ends the job when a process failed."""
     kept = "finished work is kept, run the same command to continue"
     if status == "lost" or value is None:
         return ExploreError(

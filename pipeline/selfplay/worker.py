@@ -2,8 +2,8 @@
 
 An item is a game or a group of positions.
 
-.journal/UUID.jsonl   one line per item: CRC32 JSON. A line {"work"} has the process's times and
-                      device so far.
+.journal/UUID.jsonl   CRC32 JSON in each line: first the process's device and start, then one line
+                      per item
 
 An item has a `record`, and `searches` with a list for each search.
 
@@ -32,7 +32,7 @@ import os
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,11 +63,9 @@ from engine.selfplay.generate import (
 )
 from engine.temporaries import add_path_to_errors
 from pipeline.dataset.files.stored_planes import to_positions
-from pipeline.selfplay.config import ExploreConfig, ExploreError
+from pipeline.selfplay.config import ONNX_DEVICE, ExploreConfig, ExploreError
 from pipeline.selfplay.draw import POSITIONS, read_drawn
 
-ONNX_DEVICE = "onnx"
-"""Device name for onnxruntime, which runs the model.onnx beside the checkpoint's card."""
 GAMES_CACHE_MIB, GROUP_CACHE_MIB = 32, 8
 """Sizes of the evaluation caches: of a process that plays games, and of a group of positions. The
 hand-written evaluator has none, since it is as fast as a cache."""
@@ -102,7 +100,7 @@ class Task:
         """Return whether a network runs on a GPU."""
         if not self.config.uses_network or self.config.device == ONNX_DEVICE:
             return False
-        from model.training.precision import device_for
+        from model.network.device import device_for
 
         return device_for(self.config.device).type == "cuda"
 
@@ -125,19 +123,13 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
     missing = sorted(set(task.numbers) - read_journals(task.journal).finished.keys())
     if not (missing and task.is_job_running):
         return
-    with _open_evaluator(task) as (evaluator, device), closing(Journal(task.journal)) as journal:
-        began = time.time()
-
-        def sync() -> None:
-            ended = round(time.time(), 3)
-            journal.sync({"began": round(began, 3), "ended": ended, "device": device})
-
+    with (
+        _open_evaluator(task) as (evaluator, device),
+        closing(Journal(task.journal, device)) as journal,
+    ):
         for entry in _entries(task, evaluator, missing, lambda: stop() or not task.is_job_running):
             journal.add(entry)
             report()
-            if time.monotonic() - journal.synced >= SYNC_SECONDS:
-                sync()
-        sync()
 
 
 @contextmanager
@@ -153,17 +145,12 @@ def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
         graph = open_export(task.checkpoint)
         yield graph, f"cpu onnxruntime {graph.card.get('arithmetic', 'float32')}"
         return
-    import torch
-
     from model.inference.evaluator import evaluator
+    from model.network.device import torch_threads
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         network = evaluator(task.checkpoint, device=task.config.device)
         yield network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _entries(
@@ -171,20 +158,14 @@ def _entries(
 ) -> Iterator[dict[str, Any]]:
     """Yield the journal entries of games or groups of positions as they finish."""
     config = task.config
-    if not config.plays:
-        yield from search_groups(evaluator, config, task.journal / POSITIONS, numbers, stop)
+    if config.plays:
+        player = CachedEvaluator(evaluator, GAMES_CACHE_MIB) if config.uses_network else evaluator
+        for game in play_games(
+            player, config.search, config, games=numbers, seed=config.seed, stop=stop
+        ):
+            yield game_entry(game, config.explorer, config.seed)
         return
-    player = CachedEvaluator(evaluator, GAMES_CACHE_MIB) if config.uses_network else evaluator
-    games = play_games(player, config.search, config, games=numbers, seed=config.seed, stop=stop)
-    for game in games:
-        yield game_entry(game, config.explorer, config.seed)
-
-
-def search_groups(
-    evaluator: Evaluator, config: ExploreConfig, positions: Path, numbers: Sequence[int], stop: Stop
-) -> Iterator[dict[str, Any]]:
-    """Search groups of positions, and yield their journal entries until `stop` returns True."""
-    packed_NP, columns = read_drawn(positions)
+    packed_NP, columns = read_drawn(task.journal / POSITIONS)
     positions_NW = to_positions(packed_NP)
     ply_N = columns["ply"].astype(np.uint64)
     positions_NW[:, COUNTERS] = columns["halfmove"].astype(np.uint64) | ply_N << np.uint64(16)
@@ -207,22 +188,16 @@ def search_group(
     A group always has the same positions and starts with an empty cache. So its batches, and the
     network's outputs to the last bit, do not depend on earlier searches.
     """
-    first, stopped = number * config.width, False
+    first = number * config.width
     positions_NW = positions_NW[first : first + config.width]
-
-    def halted() -> bool:
-        nonlocal stopped
-        stopped = stopped or stop()
-        return stopped
-
     player = CachedEvaluator(evaluator, GROUP_CACHE_MIB) if config.uses_network else evaluator
     search = Search(player, config.search, games=len(positions_NW), seed=config.seed)
     for slot, position in enumerate(positions_NW):
         search.start(slot, position, game=first + slot)
     ongoing = [slot for slot in range(search.games) if search.outcome(slot) is None]
     slots = np.array(ongoing, dtype=np.int64)
-    search.run(slots, noise=False, stop=halted)
-    if stopped:
+    search.run(slots, noise=False, stop=stop)
+    if stop():  # the searches may be incomplete
         return None
     searches, changed = [], 0
     labels, promotions = map(np.ndarray.tolist, search.choose(slots))
@@ -295,27 +270,26 @@ def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
 
 
 class Journal:
-    """The open journal file of one process."""
+    """The open journal file of one process. Its first line has the process's device and start."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str) -> None:
         self.file = (folder / f"{uuid4().hex}.jsonl").open("xb")
         self.synced = time.monotonic()
+        self.add({"device": device, "began": round(time.time(), 3)})
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Append a line and flush it to the operating system."""
+        """Append a line, and fsync the file every SYNC_SECONDS."""
         text = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
         with add_path_to_errors(Path(self.file.name)):
             self.file.write(b"%08x %b\n" % (zlib.crc32(text), text))
             self.file.flush()
-
-    def sync(self, work: Mapping[str, Any]) -> None:
-        """Append the process's times and device, and fsync the file."""
-        self.add({"work": work})
-        os.fsync(self.file.fileno())
-        self.synced = time.monotonic()
+            if time.monotonic() - self.synced >= SYNC_SECONDS:
+                os.fsync(self.file.fileno())
+                self.synced = time.monotonic()
 
     def close(self) -> None:
-        """Close the file."""
+        """Fsync and close the file."""
+        os.fsync(self.file.fileno())
         self.file.close()
 
 
@@ -340,7 +314,7 @@ class Journals:
     finished: dict[int, LineLocation] = field(default_factory=dict)
     """Finished items by number."""
     work: list[dict[str, Any]] = field(default_factory=list)
-    """Times and device of each process, at its last sync."""
+    """Device, start and end of each process that finished an item."""
     damaged: int = 0
     """Lines with a wrong checksum."""
 
@@ -349,20 +323,19 @@ def read_journals(folder: Path) -> Journals:
     """Index the finished items in all journals of a folder."""
     found = Journals()
     for path in sorted(folder.glob("*.jsonl")):
-        work = None
-        offset = 0
+        work, offset = None, 0
         with path.open("rb") as file:
             for line in file:
                 if (entry := _parse(line)) is None:
                     found.damaged += 1
-                elif "work" in entry:
-                    work = entry["work"]
-                else:
+                elif "record" in entry:
                     location = LineLocation(path, offset)
                     found.finished.setdefault(entry["record"]["number"], location)
+                else:
+                    work = entry
                 offset += len(line)
         if work is not None:
-            found.work.append(work)
+            found.work.append(work | {"ended": round(path.stat().st_mtime, 3)})
     return found
 
 

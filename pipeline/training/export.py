@@ -69,6 +69,5 @@ def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> 
 
 
 def _batches(dataset: Dataset, split: str, count: int) -> Batches:
-    """Return the batches of a split, with every column that a network may read."""
     columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
     return Batches([dataset], split, batch_size=count, columns=columns, block_rows=1)

@@ -81,7 +81,7 @@ def batch(rows: int, seed: int = 0) -> Batch:
 
 
 def stream(size: int = 16, distinct: int = 4) -> Callable[[int], Iterator[Batch]]:
-    """Open an endless stream of a few batches in turn, which starts where it is told."""
+    """Open an endless stream of a few batches in turn, which starts at a given step."""
 
     def open_batches(step: int) -> Iterator[Batch]:
         while True:

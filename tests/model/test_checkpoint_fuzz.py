@@ -124,7 +124,7 @@ def spoil_header(directory: Path, chance: random.Random) -> None:
     "seeds", [range(60), pytest.param(range(60, 1500), marks=pytest.mark.slow)], ids=str
 )
 @pytest.mark.parametrize("spoil", [spoil_card, spoil_header])
-def test_a_spoilt_checkpoint_loads_or_is_refused_in_one_line(
+def test_a_damaged_checkpoint_loads_or_is_refused_in_one_line(
     tmp_path: Path, spoil: Any, seeds: range
 ) -> None:
     check_many(tmp_path / "net", spoil, seeds)

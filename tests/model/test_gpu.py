@@ -20,10 +20,10 @@ from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.network.graphs import Graphs
 from model.network.network import build
 from model.network.presets import preset
+from model.training import step as stepping
 from model.training.config import TrainConfig
 from model.training.loop import train
-from model.training.metrics_log import read_metrics
-from model.training.monitor import mean_figures
+from model.training.monitor import mean_figures, read_metrics
 from model.training.step import new_run, prepare_parts, take_step
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY
@@ -84,7 +84,26 @@ def test_captured_steps_learn_as_eager_ones(seed: int) -> None:
     assert difference <= max(0.02, 3 * noise())
 
 
-def test_a_resumed_run_continues_where_it_was(tmp_path: Path) -> None:
+def test_a_step_that_cannot_be_captured_is_run_kernel_by_kernel(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    average = stepping._average
+
+    def average_and_wait(run: stepping.Run) -> None:
+        average(run)
+        float(run.average_weight)
+
+    monkeypatch.setattr(stepping, "_average", average_and_wait)
+    run = new_run(CONFIG, preset("fianchetto-human"))
+    parts = prepare_parts(run, some_batches()[0])
+    totals = [float(take_step(run, parts, step / 8)[0]) for step in range(8)]
+    assert run.graphs is not None
+    assert run.graphs.has_failed
+    assert totals[-1] < totals[0]
+    assert caplog.text.count("could not capture a graph") == 1
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     config = replace(CONFIG, steps=40, amp="off", batch_size=64, norm_rows=32)
 
     def open_batches(step: int) -> Iterator[Batch]:
@@ -128,12 +147,13 @@ def test_evaluations_are_those_of_the_processor_on_any_thread() -> None:
         for one, other in zip(*(it(part["planes"], part) for it in (there, here)), strict=True):
             assert np.allclose(one, other, atol=1e-3)
 
-    for count in (1, 5, 33, 300):
+    for count in (1, 5, 33, 300) * 2:  # captured at the second time
         compare(count)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(compare, [1, 7, 33, 40, 300, 299, 2, 64] * 3))
     assert isinstance(there.graphs, Graphs)
     assert len(there.graphs.captured) >= 4
+    assert not there.graphs.has_failed
 
 
 def test_a_network_of_a_gpu_exports_to_onnx(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def logits(**by_label: float) -> np.ndarray:
 WDL = np.array([[0.5, 0.3, 0.2]], np.float32)
 
 
-def test_figures_of_one_row_by_hand() -> None:
+def test_metrics_of_one_row_by_hand() -> None:
     # Of the mass, half is on illegal label 9; among the legal 3, 100 and 4000 it is 1/8, 2/8, 5/8.
     given = logits(_3=math.log(1), _100=math.log(2), _4000=math.log(5), _9=math.log(8))
     found = rows(given, WDL, position([3, 100, 4000], label=100, result=1))
@@ -56,7 +56,7 @@ def test_figures_of_one_row_by_hand() -> None:
     )
 
 
-def test_a_network_that_says_nothing_is_not_right_about_everything() -> None:
+def test_equal_logits_are_ranked_by_label() -> None:
     legal = list(range(0, 4096, 128))
     ranks = [
         int(rows(np.zeros((1, 4096), np.float32), WDL, position(legal, move, 0))["rank"][0])
@@ -65,10 +65,10 @@ def test_a_network_that_says_nothing_is_not_right_about_everything() -> None:
     assert ranks == list(range(1, 33))
 
 
-def test_batches_add_up_to_the_whole() -> None:
+def test_totals_of_batches_equal_the_whole() -> None:
     data = batch(30)
     random = np.random.default_rng(0)
-    said = (
+    answer = (
         random.normal(size=(30, 4096)).astype(np.float32),
         random.dirichlet([1, 1, 1], 30).astype(np.float32),
     )
@@ -76,14 +76,16 @@ def test_batches_add_up_to_the_whole() -> None:
     for part in (slice(0, 7), slice(7, 30)):
         totals.add(
             rows(
-                said[0][part], said[1][part], {name: column[part] for name, column in data.items()}
+                answer[0][part],
+                answer[1][part],
+                {name: column[part] for name, column in data.items()},
             )
         )
-    assert totals.summary() == pytest.approx(summary(rows(*said, data)))
+    assert totals.summary() == pytest.approx(summary(rows(*answer, data)))
     assert Totals().summary() == {"positions": 0}
 
 
-def test_positions_of_no_game_are_left_out_of_the_value_s_means() -> None:
+def test_value_means_skip_positions_without_a_game() -> None:
     one, two = position([3], label=3, result=1), position([3], label=3, result=0)
     both = {name: np.concatenate([one[name], two[name]]) for name in one}
     given, chances = np.concatenate([logits(_3=0.0)] * 2), np.concatenate([WDL] * 2)

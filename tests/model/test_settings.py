@@ -48,7 +48,7 @@ def test_wrong_values_are_refused_by_name(values: dict[str, object], words: str)
         Inner(**values)  # type: ignore[arg-type]
 
 
-def test_texts_become_values_and_errors_name_their_place() -> None:
+def test_strings_are_converted_and_errors_name_the_setting() -> None:
     texts = {"inner": {"games": "4", "share": "1", "names": ["a"]}}
     assert validate(Outer, texts) == Outer(inner=Inner(games=4, share=1.0, names=("a",)))
     with pytest.raises(MatchSettingsError, match="--games must be at least 1, got '0'"):

@@ -143,7 +143,7 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 def _draw_curves(directory: Path) -> Metadata:
     """Draw the training curves of a checkpoint beside those of the most recent others."""
-    from model.training.metrics_log import METRICS_FILE, read_metrics
+    from model.training.monitor import METRICS_FILE, read_metrics
 
     others = [path.parent for path in directory.parent.glob(f"*/{METRICS_FILE}")]
     newest = sorted(others, key=lambda path: -(path / METRICS_FILE).stat().st_mtime)

@@ -1,5 +1,4 @@
-"""Batches that are prepared ahead: the same ones in the same order, few at a time, and errors where
-they belong."""
+"""Prefetching: the same batches in the same order, few at a time, and errors with their batch."""
 
 import threading
 import time
@@ -31,7 +30,7 @@ def taken(feed: Prefetcher) -> int | None:
     return None if parts is None else int(parts[0]["planes"][0])
 
 
-def test_batches_come_in_their_order_and_two_are_prepared_while_one_is_used() -> None:
+def test_batches_keep_their_order_and_two_are_prepared_ahead() -> None:
     with Prefetcher(numbered(5), tensors, CPU) as feed:
         assert [taken(feed) for _ in range(6)] == [0, 1, 2, 3, 4, None]
     prepared: list[int] = []
@@ -55,7 +54,7 @@ def test_batches_come_in_their_order_and_two_are_prepared_while_one_is_used() ->
 
 
 @pytest.mark.parametrize("source", ["iterator", "preparation"])
-def test_an_error_comes_with_its_batch_and_the_thread_ends(source: str) -> None:
+def test_an_error_is_raised_with_its_batch_and_the_threads_end(source: str) -> None:
     def batches() -> Iterator[Batch]:
         yield from numbered(2)
         if source == "iterator":
@@ -76,7 +75,7 @@ def test_an_error_comes_with_its_batch_and_the_thread_ends(source: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
-def test_copies_of_another_stream_are_there_when_they_are_read() -> None:
+def test_copies_on_another_stream_are_complete_when_read() -> None:
     from model.data.rows import copy_to
 
     device, wanted = torch.device("cuda"), [torch.full((1 << 22,), number) for number in range(6)]
@@ -92,7 +91,7 @@ def test_copies_of_another_stream_are_there_when_they_are_read() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
-def test_the_order_and_the_bound_do_not_depend_on_threads(threads: int) -> None:
+def test_order_and_memory_do_not_depend_on_threads(threads: int) -> None:
     chance = np.random.default_rng(threads)
     delays = chance.uniform(0, 0.004, 60)
     read: list[int] = []
@@ -114,7 +113,7 @@ def test_the_order_and_the_bound_do_not_depend_on_threads(threads: int) -> None:
     assert read == list(range(60))
 
 
-def test_threads_are_counted_by_the_device_and_its_processes() -> None:
+def test_the_number_of_threads_depends_on_device_and_processes() -> None:
     gpu = torch.device("cuda")
     assert count_threads(CPU, 8, 1) == 1
     assert [count_threads(gpu, threads, 1) for threads in (1, 8, 64)] == [1, 7, MAX_THREADS]

@@ -106,7 +106,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def net(traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a checkpoint beside which `export` has published the graph, without tracing it again."""
+    """Return a checkpoint; `export` publishes the graph there without tracing it again."""
     monkeypatch.setattr(
         exporting, "_write_graph", lambda network, card, path: shutil.copy(traced, path)
     )
@@ -123,9 +123,9 @@ def integers(traced: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         )
         options: dict[str, Any] = {"calibration": playout_rows(128, seed=1)}
         options["progress"] = ticks.append
-        said = export(traced.parents[1] / "net", out, playout_rows(200), **options)
+        result = export(traced.parents[1] / "net", out, playout_rows(200), **options)
     assert [(one.done, one.total) for one in ticks] == [(0, 1), (0, 1), (0, 200), (200, 200)]
-    return said
+    return result
 
 
 def answer_alike(one: Any, other: Any, planes: np.ndarray, columns: Any = None) -> None:
@@ -145,12 +145,12 @@ def assert_answers_alike(path: Path, directory: Path) -> None:
     columns = {"elo": np.full(40, 2400), "opponent_elo": np.full(40, 900)}
     columns["halfmove"] = np.full(40, 90)
     answer_alike(one, other, planes, columns)
-    legal, is_told = legal_mask(planes), bool(one.columns)
-    told = one(planes, columns)[0][legal]
-    assert np.allclose(told, one(planes)[0][legal], atol=1e-4) != is_told
+    legal, is_conditioned = legal_mask(planes), bool(one.columns)
+    conditioned = one(planes, columns)[0][legal]
+    assert np.allclose(conditioned, one(planes)[0][legal], atol=1e-4) != is_conditioned
 
 
-def test_the_exported_network_answers_as_the_checkpoint(traced: Path, net: Path) -> None:
+def test_the_exported_network_equals_the_checkpoint(traced: Path, net: Path) -> None:
     assert str(REPOSITORY).encode() not in traced.read_bytes(), (
         "stack traces would show a user's folders"
     )
@@ -159,29 +159,29 @@ def test_the_exported_network_answers_as_the_checkpoint(traced: Path, net: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", [OTHER, TINY, FACTORED, ATTENTION], ids=lambda row: row.name)
-def test_other_parts_are_exported_too(tmp_path: Path, preset: Preset) -> None:
+def test_networks_with_other_parts_are_exported(tmp_path: Path, preset: Preset) -> None:
     net = checkpoint(tmp_path / "net", preset)
     export(net, None, playout_rows(300))
     assert_answers_alike(net / ONNX, net)
 
 
 @pytest.mark.slow
-def test_attention_in_integers_answers_nearly_as_the_checkpoint(tmp_path: Path) -> None:
+def test_attention_in_integers_is_close_to_the_checkpoint(tmp_path: Path) -> None:
     import onnx
 
     net, out = checkpoint(tmp_path / "net", ATTENTION), tmp_path / "net.onnx"
-    said = export(net, out, playout_rows(200), calibration=playout_rows(128, seed=1))
+    result = export(net, out, playout_rows(200), calibration=playout_rows(128, seed=1))
     graph = onnx.load(out).graph
     scaled = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
     products = [node for node in graph.node if node.op_type == "MatMul"]
     integers = [set(node.input) <= scaled for node in products]
     # query, key, value, both sides of the feed-forward layer and the output, in each of two blocks
     assert (integers.count(True), len(integers) - integers.count(True)) == (12, 4)
-    assert 0 < said["policy_divergence"] < 0.01
-    assert 0 < said["score_difference"] < 0.03
+    assert 0 < result["policy_divergence"] < 0.01
+    assert 0 < result["score_difference"] < 0.03
 
 
-def test_moves_of_a_batch_are_shared_among_threads(
+def test_threads_share_the_rows_of_a_batch(
     traced: Path, net: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rows or more each, also where a position has no move or one."""
@@ -200,7 +200,7 @@ def test_moves_of_a_batch_are_shared_among_threads(
         assert (len(worked), sum(worked)) == (max(1, min(rows // 2, 4)), rows)
 
 
-def test_a_network_in_integers_answers_nearly_as_the_checkpoint(
+def test_a_network_in_integers_is_close_to_the_checkpoint(
     net: Path, integers: dict[str, Any]
 ) -> None:
     import onnx
@@ -236,7 +236,7 @@ def test_the_same_rows_give_the_same_integers(tmp_path: Path, net: Path) -> None
     assert outs[0].read_bytes() == outs[1].read_bytes()
 
 
-def test_what_differs_is_not_published(
+def test_a_network_that_differs_is_not_published(
     tmp_path: Path, net: Path, integers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The graph is that of other weights, or its integers differ too much."""
@@ -249,7 +249,7 @@ def test_what_differs_is_not_published(
     assert not (other / ONNX).exists()
 
 
-def test_players_take_the_export_only_while_it_is_of_these_weights(
+def test_players_use_the_export_only_with_the_weights_that_it_was_made_from(
     tmp_path: Path, net: Path
 ) -> None:
     export(net, None, playout_rows(20))
@@ -268,7 +268,7 @@ def test_players_take_the_export_only_while_it_is_of_these_weights(
     assert find_export(net) is None, "the card of other weights names no export"
 
 
-def test_an_export_is_recorded_for_the_weights_that_it_was_made_of(
+def test_an_export_is_recorded_with_the_hash_of_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed while it is published, it leaves a checkpoint without an export."""
@@ -285,22 +285,19 @@ def test_an_export_is_recorded_for_the_weights_that_it_was_made_of(
     with lock_directory(net), pytest.raises(CheckpointBusyError):
         save_export(net, weights, b"other")
     assert (net / ONNX).read_bytes() == b"graph"
-    published: list[str] = []
 
-    def killed(path: Path, data: bytes) -> None:
-        published.append(path.name)
+    def kill(path: Path, data: bytes) -> None:
         if path.name == ONNX:
             raise KeyboardInterrupt
         write_atomically(path, data)
 
-    monkeypatch.setattr("model.checkpoint.write_atomically", killed)
+    monkeypatch.setattr("model.checkpoint.write_atomically", kill)
     with pytest.raises(KeyboardInterrupt):
         save_export(net, weights, b"other")
-    assert published == [CARD_FILE, ONNX]
     assert find_export(net) is None
 
 
-def test_files_that_are_no_export_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_exports_are_refused_by_name(tmp_path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper
 

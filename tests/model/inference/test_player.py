@@ -1,4 +1,4 @@
-"""A checkpoint asked about boards, and evaluators of networks that read more than planes."""
+"""A checkpoint as a player on boards, and networks that read more than planes."""
 
 import os
 import subprocess
@@ -21,13 +21,12 @@ from engine.player.policy import read_columns
 from engine.search.human import Correction
 from model import load
 from model.data.playouts import playout_rows
-from model.inference.columns import ConditionError
 from model.inference.evaluator import NetworkEvaluator
-from model.inference.player import GameOverError, Player
+from model.inference.player import ConditionError, GameOverError, Player
+from model.network.device import DeviceError
 from model.network.network import build
 from model.network.preset import Preset
 from model.network.presets import presets
-from model.training.precision import DeviceError
 from pipeline.samples.shipped import EMBEDDED
 from tests.engine.uci.uci_talk import Talk, last_info
 from tests.model.network.test_presets import DISTINCT, small
@@ -35,7 +34,7 @@ from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
 from tests.waiting import LONG
 
-TOLD = replace(TINY, name="told", condition="ratings_clock", condition_width=8)
+RATED = replace(TINY, name="rated", condition="ratings_clock", condition_width=8)
 
 
 @cache
@@ -64,44 +63,31 @@ def test_importing_model_imports_no_torch_and_loading_a_checkpoint_no_compiler(
     assert subprocess.run(words, env=kept, check=False, timeout=LONG).returncode == 0
 
 
-def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:
-    make(tmp_path)
-    board = chess.Board()
-    choice = load(str(tmp_path)).choose(board, temperature=1.0)
-    shares = list(choice.probabilities.values())
-    assert choice.move in choice.probabilities.keys() == set(board.legal_moves)
-    assert sum(shares) == pytest.approx(1)
-    assert shares == sorted(shares, reverse=True)
-    assert choice.value == pytest.approx(choice.wdl[0] - choice.wdl[2])
-    assert sum(choice.wdl) == pytest.approx(1, abs=1e-6)
-
-
-PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R {} KQkq - 0 1"
-
-
 @pytest.mark.parametrize("row", DISTINCT, ids=DISTINCT.get)
 def test_every_system_chooses_a_legal_move_for_both_sides(row: Preset) -> None:
     for turn in "wb":
-        board = chess.Board(PROMOTING.format(turn))
+        board = chess.Board(f"r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R {turn} KQkq - 0 1")
         choice = player(row).choose(board, 0.0)
         assert choice.move in board.legal_moves
         assert choice.move == next(iter(choice.probabilities))
         assert choice.move.promotion in (None, chess.QUEEN)
 
 
-def test_probabilities_are_the_evaluators_by_label() -> None:
+def test_probabilities_are_the_evaluators_by_label(tmp_path: Path) -> None:
     board = chess.Board("r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R b KQkq - 0 1")
-    one = player(small(presets()["bishop"]))
+    make(tmp_path, small(presets()["bishop"]))
+    one = load(str(tmp_path), device="cpu", amp="off")
     columns, planes_BP = read_columns(one.evaluator, [board], [Conditions()]), planes_of([board])
     logits, wdl = one.evaluator(planes_BP, columns)
     legal = legal_mask(planes_BP)[0]
     total = np.exp(logits[0][legal]).sum()
     choice = one.choose(board)
+    assert choice.move in choice.probabilities.keys() == set(board.legal_moves)
     for move, share in choice.probabilities.items():
-        assert share == pytest.approx(
-            np.exp(logits[0, label_of(move, board.turn)]) / total, rel=1e-4
-        )
+        label = label_of(move, board.turn)
+        assert share == pytest.approx(np.exp(logits[0, label]) / total, rel=1e-4)
     assert choice.wdl == pytest.approx(tuple(wdl[0]))
+    assert choice.value == pytest.approx(choice.wdl[0] - choice.wdl[2])
 
 
 def test_temperature_sharpens_and_a_seed_decides() -> None:
@@ -117,9 +103,9 @@ def test_temperature_sharpens_and_a_seed_decides() -> None:
     assert draw(5.0) == hot
 
 
-def test_ratings_and_clock_condition_the_policy_and_the_opponents_rating_is_the_players() -> None:
+def test_ratings_and_clock_change_the_policy_and_the_opponents_rating_defaults_to_it() -> None:
     """Training hides both ratings or none, so a network never learned one alone."""
-    one, board = player(TOLD), chess.Board()
+    one, board = player(RATED), chess.Board()
     unknown = one.choose(board, 0.0)
     rated = one.choose(board, 0.0, rating=2400, opponent_rating=1200)
     timed = one.choose(board, 0.0, rating=2400, opponent_rating=1200, clock=5)
@@ -136,7 +122,7 @@ def test_ratings_and_clock_condition_the_policy_and_the_opponents_rating_is_the_
         ({"rating": "1500"}, "rating must be a whole number"),
         ({"rating": True}, "rating must be a whole number"),
         ({"opponent_rating": [1500]}, "opponent_rating must be a whole number"),
-        ({"rating": -1}, "elo is -1"),
+        ({"rating": -1}, "rating is -1, but must be from 0 to 65535"),
         ({"simulations": 10**12}, "simulations is 1000000000000"),
         ({"temperature": "hot"}, "temperature must be a number"),
         ({"temperature": float("nan")}, "temperature is nan"),
@@ -145,13 +131,13 @@ def test_ratings_and_clock_condition_the_policy_and_the_opponents_rating_is_the_
     ],
     ids=str,
 )
-def test_values_of_a_wrong_type_are_named(given: dict[str, object], words: str) -> None:
+def test_values_of_a_wrong_type_are_refused_by_name(given: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        player(TOLD).choose(chess.Board(), **given)  # type: ignore[arg-type]
+        player(RATED).choose(chess.Board(), **given)  # type: ignore[arg-type]
 
 
-def test_what_a_network_cannot_do_is_named() -> None:
-    one, mated = player(TOLD), chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1")
+def test_unsupported_requests_are_refused_by_name() -> None:
+    one, mated = player(RATED), chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1")
     for ratings in (["1500"], 1500):
         with pytest.raises(UserError, match="rating"):
             one.policies("startpos", ratings)  # type: ignore[arg-type]
@@ -172,7 +158,7 @@ def test_what_a_network_cannot_do_is_named() -> None:
 GAME = "e4 c5 Nf3 d6 Bb5+ Bd7 O-O Bxb5 Re1 Nf6 c4 Bxc4 Qa4+ b5 e5 bxa4"
 
 
-def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
+def test_matches_uci_and_the_python_api_choose_the_same_moves() -> None:
     """All give the network the last moves, rights and clock: one place knows the columns."""
     row = replace(
         small(presets()["bishop"]),
@@ -194,7 +180,7 @@ def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
             board.push_san(san)
         talk.say("setoption name Rating value 1800", "setoption name UCI_ShowWDL value true")
         words = " ".join(move.uci() for move in board.move_stack)
-        heard = last_info(
+        shown_info = last_info(
             talk.ask(f"position startpos moves {words}", "go wtime 61900 btime 61900 winc 0")
         )
     rated = dict.fromkeys(("elo", "opponent_elo"), 1800)
@@ -205,13 +191,13 @@ def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
         name: [one] for name, one in rated.items()
     }
     win, draw, _ = network.evaluator(planes_of([board]), columns)[1][0].tolist()
-    assert [int(word) for word in heard["wdl"].split()[:2]] == pytest.approx(
+    assert [int(word) for word in shown_info["wdl"].split()[:2]] == pytest.approx(
         [1000 * win, 1000 * draw], abs=1
     )
 
 
-def test_a_network_of_speeds_plays_by_the_time_control() -> None:
-    one, board = player(replace(TOLD, condition="ratings_speed")), chess.Board()
+def test_a_network_conditioned_on_speed_reads_the_time_control() -> None:
+    one, board = player(replace(RATED, condition="ratings_speed")), chess.Board()
     blitz = one.choose(board, rating=1500, time_control="180+2").probabilities
     given = {"elo": 1500, "opponent_elo": 1500, "base": 180, "increment": 2}
     columns = {name: np.array([number]) for name, number in given.items()}
@@ -260,7 +246,7 @@ def test_boards_that_uci_refuses_are_refused(board: chess.Board, words: str) -> 
             ask(board)
 
 
-def test_a_dead_en_passant_square_changes_nothing() -> None:
+def test_an_en_passant_square_without_a_capture_changes_nothing() -> None:
     """No pawn has just gone from d7 to d5, so e5d6 is no move."""
     fen = "rnbqkbnr/ppp1pppp/8/4P3/8/8/PPPP1PPP/RNBQKBNR w KQkq {} 0 3"
     one = player(TINY)
@@ -269,15 +255,15 @@ def test_a_dead_en_passant_square_changes_nothing() -> None:
         assert one.choose(board, 0.0).probabilities == wanted
 
 
-def test_columns_of_a_batch_are_used_and_what_lacks_is_supposed() -> None:
-    """Take castling rights away: only the columns say so, and a network of planes18 must see it."""
+def test_columns_of_a_batch_are_read_and_missing_ones_inferred() -> None:
+    """Castling rights are only in the columns, and a network of planes18 must read them."""
     rows = playout_rows(1)
     network = NetworkEvaluator(build(small(presets()["bishop"]), 0), device="cpu", amp="off")
-    supposed, _ = network(rows["planes"])
+    inferred, _ = network(rows["planes"])
     given, _ = network(rows["planes"], rows)
-    assert np.array_equal(supposed, given), "at the start of a game planes tell all"
+    assert np.array_equal(inferred, given), "at the start of a game, the planes say it all"
     none, _ = network(rows["planes"], rows | {"castling": np.zeros(1, np.uint8)})
-    assert not np.allclose(supposed, none)
+    assert not np.allclose(inferred, none)
 
 
 def test_the_last_moves_come_from_the_boards_own_moves() -> None:
@@ -301,14 +287,14 @@ MATE_IN_TWO = "r2qkb1r/pp2nppp/3p4/2pNN1B1/2BnP3/3P4/PPP2PPP/R2bK2R w KQkq - 1 1
 
 
 def corrected(weight: float, sharpness: float = 1.0) -> Player:
-    one = Player(NetworkEvaluator(player(TOLD).evaluator.network, device="cpu", amp="off"))
+    one = Player(NetworkEvaluator(player(RATED).evaluator.network, device="cpu", amp="off"))
     one.evaluator.corrections = {
         "likelihood": Correction([1000, 2000], [0.0, weight], [1.0, sharpness])
     }
     return one
 
 
-def test_a_search_corrects_the_policy_as_far_as_the_rating_says() -> None:
+def test_a_search_corrects_the_policy_by_the_weight_of_the_rating() -> None:
     board, one = chess.Board(MATE_IN_TWO), corrected(200.0)
     bare = one.choose(board, 0.0, rating=2000)
     searched = one.choose(board, 0.0, rating=2000, simulations=400)
@@ -319,14 +305,14 @@ def test_a_search_corrects_the_policy_as_far_as_the_rating_says() -> None:
     weak, plain = (one.choose(board, 0.0, rating=900, simulations=n) for n in (400, 0))
     assert weak.probabilities == pytest.approx(plain.probabilities), "its weight is 0"
     for choice in (  # without a correction the policy is played
-        player(TOLD).choose(board, 0.0, rating=2000, simulations=64),
+        player(RATED).choose(board, 0.0, rating=2000, simulations=64),
         one.choose(board, 0.0, rating=2000, simulations=64, aim="strength"),
     ):
         assert (choice.simulations, choice.probabilities) == (0, bare.probabilities)
 
 
-def test_policies_of_several_ratings_are_one_batch_and_each_ratings_own() -> None:
-    board, one = chess.Board(MATE_IN_TWO), player(TOLD)
+def test_policies_of_several_ratings_equal_those_of_each_rating() -> None:
+    board, one = chess.Board(MATE_IN_TWO), player(RATED)
     moves, shares = one.policies(board, [800, 1500, 2400])
     assert shares.shape == (3, len(moves))
     assert shares.sum(axis=1) == pytest.approx(1)
@@ -336,9 +322,9 @@ def test_policies_of_several_ratings_are_one_batch_and_each_ratings_own() -> Non
     assert one.policies(board, [])[1].shape == (0, len(moves))
 
 
-def test_an_analysis_has_all_moves_the_best_first_and_lines_that_can_be_played() -> None:
+def test_an_analysis_lists_all_moves_and_playable_lines() -> None:
     board = chess.Board(MATE_IN_TWO)
-    found = player(TOLD).analyse(board, 800, lines=2)
+    found = player(RATED).analyse(board, 800, lines=2)
     assert {one.move for one in found.moves} == set(board.legal_moves)
     best = found.moves[0]
     assert [board.san(best.move), best.mate, best.value] == ["Nf6+", 3, 1.0]
@@ -350,14 +336,3 @@ def test_an_analysis_has_all_moves_the_best_first_and_lines_that_can_be_played()
         line.push(move)
     assert line.is_checkmate()
     assert [bool(one.variation) for one in found.moves[:3]] == [True, True, False]
-
-
-def test_an_analysis_knows_the_games_repetitions() -> None:
-    """White has a rook less, and repeats the position a third time by Kg1: a draw."""
-    board = chess.Board("6k1/5ppp/8/8/8/8/r7/7K w - - 0 1")
-    for uci in ("h1g1", "g8f8", "g1h1", "f8g8", "h1g1", "g8f8", "g1h1", "f8g8"):
-        board.push_uci(uci)
-    values = {one.move.uci(): one.value for one in player(TOLD).analyse(board, 64).moves}
-    board.push_uci("h1g1")
-    assert board.is_repetition(3)
-    assert values["h1g1"] == 0.0

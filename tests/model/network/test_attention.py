@@ -11,10 +11,7 @@ from torch import nn
 
 from model.costs import count_costs
 from model.network.blocks import AttentionBlock
-from model.network.network import build
 from model.network.presets import presets
-from model.training.config import TrainConfig, resolve_optimizer
-from model.training.optimizers import CombinedOptimizer
 from tests.model.synthetic import ATTENTION
 
 Array = NDArray[np.float64]
@@ -54,7 +51,7 @@ def layer_by_hand(x: Array, weights: dict[str, Array], heads: int) -> Array:
     return x + linear("contract", hidden * (1 + np.vectorize(erf)(hidden / sqrt(2))) / 2)
 
 
-def test_a_layer_is_that_of_numpy_and_begins_as_the_identity() -> None:
+def test_a_layer_equals_numpys_and_starts_as_the_identity() -> None:
     block = AttentionBlock(WIDE)
     boards = torch.randn((2, 24, 8, 8), generator=torch.Generator().manual_seed(5))
     assert torch.equal(block(boards), boards)
@@ -71,21 +68,7 @@ def test_a_layer_is_that_of_numpy_and_begins_as_the_identity() -> None:
         assert block(boards.bfloat16()).dtype == torch.bfloat16, "norms do not widen"
 
 
-def test_muon_steps_each_matrix_of_a_layer_and_adamw_the_rest() -> None:
-    config = resolve_optimizer(TrainConfig(steps=1), "fianchetto-human-m")
-    assert config.optimizer == "muon"
-    network = build(WIDE, seed=0)
-    optimizer = CombinedOptimizer(config, network)
-    matrices = {id(weight) for weight, _ in optimizer.matrices}
-    block = {name: id(weight) in matrices for name, weight in network.blocks[0].named_parameters()}
-    names = ("query", "key", "value", "project", "expand", "contract")
-    assert {name for name, is_matrix in block.items() if is_matrix} == {
-        f"{name}.weight" for name in names
-    }
-    assert id(network.stem[3].squares) not in matrices
-
-
-def test_a_layer_costs_its_matrices_and_its_pairs_of_squares() -> None:
+def test_the_cost_of_a_layer() -> None:
     two, three = (
         count_costs(replace(presets()["fianchetto-human-m"], blocks=count)) for count in (2, 3)
     )

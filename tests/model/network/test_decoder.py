@@ -31,7 +31,7 @@ UNDER = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
 
 @cache
 def rows() -> dict[str, Any]:
-    """Give rows of every kind of move."""
+    """Return rows with every kind of move."""
     return playout_rows(400, seed=3)
 
 
@@ -51,7 +51,7 @@ def legal_moves() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @EVERY
-def test_logits_legality_and_targets_are_those_of_the_presets_vocabulary(row: Preset) -> None:
+def test_logits_legality_and_targets_use_the_presets_vocabulary(row: Preset) -> None:
     """Each legal move has the logit of its index in the vocabulary, and no other move has it."""
     moves, planes = vocabulary(row.moves), rows()["planes"]
     turned = (planes[:, 12] != 0) & view(row.view).absolute
@@ -69,7 +69,7 @@ def test_logits_legality_and_targets_are_those_of_the_presets_vocabulary(row: Pr
 
 
 @EVERY
-def test_a_labels_logit_adds_up_its_promotions(row: Preset) -> None:
+def test_the_logit_of_a_label_sums_its_promotions(row: Preset) -> None:
     planes, size = rows()["planes"], vocabulary(row.moves).size
     logits = np.random.default_rng(1).normal(size=(400, size)).astype(np.float32)
     merged = merge_promotions(torch.from_numpy(logits), to_bytes(planes)).numpy()
@@ -87,7 +87,7 @@ def test_a_labels_logit_adds_up_its_promotions(row: Preset) -> None:
 
 
 @pytest.mark.parametrize("name", ["marro4096", "fromto4096", "factored", "az4672"])
-def test_under_promotions_have_72_labels_behind_the_4096(name: str) -> None:
+def test_72_labels_of_under_promotions_follow_the_4096(name: str) -> None:
     order, moves = label_order(name), vocabulary(name)
     assert np.array_equal(np.sort(order), np.arange(moves.size))
     behind = moves.promotions[order[4096 : 4096 + 72]]
@@ -105,7 +105,7 @@ def test_a_factored_pair_is_the_probability_of_from_times_to() -> None:
     assert torch.allclose(found, wanted, atol=1e-6)
 
 
-def test_every_kind_of_value_is_win_draw_loss() -> None:
+def test_every_value_head_gives_win_draw_loss() -> None:
     logits = torch.tensor([[1.0, 2.0, -1.0]])
     assert torch.allclose(log_wdl("wdl", logits).exp(), logits.softmax(1))
     number = torch.tensor([[0.0], [0.7], [-100.0], [100.0]], requires_grad=True)

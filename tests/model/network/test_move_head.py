@@ -1,5 +1,4 @@
-"""What a network is told of moves: the numbers by hand, the squares and logits that they reach, and
-a version that differs."""
+"""Move features: their encoding by hand, the squares and logits that they change, and versions."""
 
 import json
 from dataclasses import replace
@@ -23,10 +22,10 @@ from tests.engine.evaluation.test_handwritten import planes_of
 from tests.model.synthetic import ATTENTION, TINY
 from tests.model.test_checkpoint import make
 
-TOLD = replace(TINY, name="tiny-told", move_features_width=8)
+FEATURED = replace(TINY, name="tiny-featured", move_features_width=8)
 
 
-def test_amounts_are_told_as_sizes_and_as_flags() -> None:
+def test_amounts_are_encoded_as_sizes_and_flags() -> None:
     one = {"takes": 50, "risks": 29, "leaves": 30, "threatens": 100, "threatens_next": 10}
     one |= {"leaves_next": 0, "stands": 31, "check": 2, "target": 63}
     other = dict.fromkeys(FEATURES, 0) | {"risks": 5, "check": 1}
@@ -49,25 +48,25 @@ def read(*fens: str) -> dict[str, torch.Tensor]:
 CORNERED = "7k/8/8/8/8/8/r7/7K w - - 0 1"  # one move, h1g1: from the bit 63 to 62
 
 
-def test_the_stem_is_told_at_the_squares_that_a_move_leaves_and_reaches() -> None:
-    stem = MoveFeatureStem(TOLD)
+def test_the_stem_adds_features_at_both_squares_of_a_move() -> None:
+    stem = MoveFeatureStem(FEATURED)
     with torch.no_grad():
         stem.move_features.weight.zero_()
         stem.move_features.bias[: TINY.width], stem.move_features.bias[TINY.width :] = 1.0, 3.0
         stem.kinds.weight.zero_()
-        told = stem(
+        added = stem(
             torch.zeros(2, TINY.width, 8, 8), Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
         )
-    assert told.shape == (2, TINY.width, 8, 8)
-    for channel in told[1]:
+    assert added.shape == (2, TINY.width, 8, 8)
+    for channel in added[1]:
         assert channel.flatten().nonzero().flatten().tolist() == [62, 63]
         assert (channel[7, 7], channel[7, 6]) == (1.0, 3.0)
-    assert told[0, 0, 7, 4] == 5.0, "five moves leave e1"
-    assert told[0, 0].sum() == 5 * 4.0
+    assert added[0, 0, 7, 4] == 5.0, "five moves leave e1"
+    assert added[0, 0].sum() == 5 * 4.0
 
 
-def test_the_head_hears_of_both_squares() -> None:
-    head = MoveHead(TOLD)
+def test_the_head_reads_both_squares_of_a_move() -> None:
+    head = MoveHead(FEATURED)
     moves = Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
     with torch.no_grad():
         for parameter in head.parameters():
@@ -83,12 +82,12 @@ def test_the_head_hears_of_both_squares() -> None:
     place = label_of(chess.Move.from_uci("h1g1"), chess.WHITE)
     assert logits[1].nonzero().flatten().tolist() == [place]
     assert logits[1, place] == 23.0
-    assert not logits[0].any(), "the other board says nothing of squares that its moves touch"
+    assert not logits[0].any(), "the other board has nothing on the squares of its moves"
 
 
-def test_the_second_scores_see_the_mean_of_the_moves_by_the_first() -> None:
+def test_scores_are_corrected_by_the_mean_move_of_the_position() -> None:
     moves = Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
-    compare = MoveHead(TOLD).compare
+    compare = MoveHead(FEATURED).compare
     hidden_MC = torch.randn((6, 8), generator=torch.Generator().manual_seed(1))
     scores_M = torch.randn(6, generator=torch.Generator().manual_seed(2))
     assert not compare(hidden_MC, scores_M, moves, 2).any(), (
@@ -105,8 +104,8 @@ def test_the_second_scores_see_the_mean_of_the_moves_by_the_first() -> None:
             torch.testing.assert_close(added[part], expected[:, 0])
 
 
-@pytest.mark.parametrize("row", [TOLD, ATTENTION], ids=lambda row: row.name)
-def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_get_no_score(
+@pytest.mark.parametrize("row", [FEATURED, ATTENTION], ids=lambda row: row.name)
+def test_rows_do_not_depend_on_the_batch_and_illegal_moves_get_no_score(
     row: Preset,
 ) -> None:
     rows = playout_rows(12, seed=3)
@@ -129,14 +128,14 @@ def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_get_no_
     np.testing.assert_array_equal(moved[~legal], 0.0)
 
 
-def test_a_checkpoint_of_other_move_features_is_refused(tmp_path: Path) -> None:
-    make(tmp_path / "told", TOLD)
+def test_a_checkpoint_with_other_move_features_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "featured", FEATURED)
     make(tmp_path / "plain", TINY)
-    for name in ("told", "plain"):
+    for name in ("featured", "plain"):
         path = tmp_path / name / CARD_FILE
         card = json.loads(path.read_text())
         assert card["move_features_version"] == 1
         path.write_text(json.dumps(card | {"move_features_version": 2}))
     load(tmp_path / "plain")
     with pytest.raises(EncodingMismatchError, match="version 2 of the move features"):
-        load(tmp_path / "told")
+        load(tmp_path / "featured")

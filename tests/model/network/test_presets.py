@@ -16,7 +16,6 @@ import torch
 
 from engine.encoding.move_vocabularies import vocabulary
 from model.checkpoint import load
-from model.costs import count_costs
 from model.data.playouts import playout_rows
 from model.data.rows import blank_rows, load_rows
 from model.inference.evaluator import NetworkEvaluator
@@ -69,7 +68,7 @@ def rows() -> dict[str, Any]:
 
 
 @EVERY
-def test_shapes_and_parameters_are_what_the_system_states_and_gradients_reach_all(
+def test_shapes_and_parameters_are_as_published_and_gradients_reach_all(
     row: Preset,
 ) -> None:
     with torch.device("meta"):
@@ -83,7 +82,6 @@ def test_shapes_and_parameters_are_what_the_system_states_and_gradients_reach_al
         lost = [name for name, parameter in network.named_parameters() if parameter.grad is None]
     assert lost == []
     count = count_parameters(network)
-    assert count_costs(row)["parameters"] == count
     low, high = STATED.get(row.name, (1, count))
     assert low <= count <= high
 
@@ -94,33 +92,8 @@ ALIKE = ("fianchetto-xs", "fianchetto-rated", "chess-policy-only", "bishop")
 """Presets whose parts others have too, where numbers of a test for all take long."""
 
 
-SUMS = {
-    "self-learning": 79.6037,
-    "chess-policy-only": 87.6142,
-    "chess-policy": 119.4232,
-    "alphazero19": 88.4152,
-    "bishop": 180.0307,
-    "chessmarro": 128.4362,
-    "fianchetto-s": 98.9454,
-    "fianchetto-human": 88.0262,
-    "fianchetto-human-m": 140.6285,
-    "fianchetto-rated": 82.9343,
-    "fianchetto-xs": 80.3690,
-}
-"""Sum of the initial weights of each small network with seed 0."""
-
-
-def test_a_seed_gives_the_weights_that_it_always_gave() -> None:
-    """They depend on the order in which layers are made."""
-    for row, name in DISTINCT.items():
-        weights = build(row, seed=0).parameters()
-        assert sum(float(one.detach().double().sum()) for one in weights) == pytest.approx(
-            SUMS[name], abs=0.01
-        )
-
-
 @pytest.mark.parametrize("row", DISTINCT, ids=DISTINCT.get)
-def test_a_checkpoint_of_it_evaluates_alike_and_a_gradient_is_not_nothing(
+def test_a_checkpoint_evaluates_alike_and_every_weight_gets_a_gradient(
     row: Preset, tmp_path: Path
 ) -> None:
     make(tmp_path, row, seed=5)
@@ -151,7 +124,7 @@ def test_a_checkpoint_of_it_evaluates_alike_and_a_gradient_is_not_nothing(
         for row, name in DISTINCT.items()
     ],
 )
-def test_it_learns_64_positions_by_heart(row: Preset) -> None:
+def test_a_small_network_memorizes_64_positions(row: Preset) -> None:
     # with the other seed its value stays saturated on the wrong side
     network = build(row, seed=3 if DISTINCT[row] == "self-learning" else 2)
     config = TrainConfig(steps=1, legality_weight=0.0, value_weight=1.0)

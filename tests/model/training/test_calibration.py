@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from engine.progress import never, silent
+from model.calibration import fit_factor, scale_value, scale_wdl
 from model.checkpoint import load
 from model.inference.evaluator import NetworkEvaluator
 from model.metrics import rows, summary
 from model.network.network import Network
 from model.network.preset import Preset
-from model.training.calibration import fit_factor, scale_value, scale_wdl
 from model.training.config import TrainConfig
 from model.training.loop import train
 from tests.model.synthetic import TINY, TINY_SEED, batch, stream
@@ -47,14 +47,12 @@ def games_of(
 
 @pytest.mark.parametrize("draws", [True, False])
 @pytest.mark.parametrize("sureness", [3.0, 0.5])
-def test_many_games_give_a_value_that_is_too_sure_or_too_modest_its_factor(
-    sureness: float, draws: bool
-) -> None:
+def test_many_games_reveal_the_factor(sureness: float, draws: bool) -> None:
     found = fit_factor(*games_of(3000, 1, sureness=sureness, draws=draws))
     assert found == pytest.approx(1 / sureness, rel=0.1)
 
 
-def test_few_games_and_games_that_show_nothing_keep_the_value() -> None:
+def test_few_or_calibrated_games_leave_the_factor_at_one() -> None:
     for games in (1, 12):
         assert fit_factor(*games_of(games, 1, sureness=6.0)) == 1.0
     factors = [fit_factor(*games_of(71, seed, sureness=1.0)) for seed in range(40)]
@@ -62,7 +60,7 @@ def test_few_games_and_games_that_show_nothing_keep_the_value() -> None:
 
 
 @pytest.mark.parametrize("games", [20, 71])
-def test_over_many_small_samples_unseen_games_lose_nothing(games: int) -> None:
+def test_factors_of_small_samples_do_not_hurt_unseen_games(games: int) -> None:
     """Without any overconfidence nearly nothing is lost on average; with some, something is won."""
     gains = {}
     for sureness in (1.0, 1.3, 2.5):
@@ -104,7 +102,7 @@ CONFIG = TrainConfig(
 
 
 @pytest.mark.parametrize("preset", [TINY, TINY_SEED], ids=lambda row: row.name)
-def test_a_run_saves_a_calibrated_value_and_warns_that_it_memorizes(
+def test_a_run_saves_a_calibrated_value_and_warns_of_memorizing(
     tmp_path: Path, preset: Preset
 ) -> None:
     """It is trained on results that no position explains, and validated on others."""
@@ -119,7 +117,7 @@ def test_a_run_saves_a_calibrated_value_and_warns_that_it_memorizes(
     assert "the value head has memorized results" in card["message"]
 
 
-def test_a_value_that_does_not_learn_results_is_not_fitted_to_them(tmp_path: Path) -> None:
+def test_a_value_that_does_not_learn_results_is_not_calibrated(tmp_path: Path) -> None:
     card = trained(tmp_path, TINY, replace(CONFIG, steps=9, results=False))
     assert card["calibration"] is None
     brier = brier_of(load(tmp_path)[0])

@@ -19,7 +19,7 @@ import torch
 from model.network.presets import presets
 from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError, read_world
-from model.training.metrics_log import read_metrics
+from model.training.monitor import read_metrics
 from model.training.step import new_run, prepare_parts, take_step
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
@@ -94,11 +94,11 @@ for number, (name, steps, port) in enumerate(runs):
                         stop=lambda: next(calls) >= steps)
         # what was read ahead of the last step is read again
         taken, at = card["step"] - at, card["step"]
-        said = [card["step"], card["positions"], card["finished"], card["processes"]]
+        outcome = [card["step"], card["positions"], card["finished"], card["processes"]]
     except UserError as error:
-        said = [type(error).__name__, str(error)]
+        outcome = [type(error).__name__, str(error)]
     np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen[:taken]))
-    Path(folder / f"said-{number}-{os.environ['RANK']}.json").write_text(json.dumps(said))
+    Path(folder / f"outcome-{number}-{os.environ['RANK']}.json").write_text(json.dumps(outcome))
 
 place = read_world()
 meeting = f"file://{folder / 'meeting'}"
@@ -175,11 +175,11 @@ def test_torchrun_starts_processes_that_train_together(positions: Path, tmp_path
     command += [str(positions), str(tmp_path), json.dumps(SETTINGS), '[["two", 1000000, 0]]']
     subprocess.run(command, cwd=REPOSITORY, check=True)
     steps = -(-Batches([positions]).rows // 32)
-    assert said(tmp_path, 0) == [[steps, steps * 32, True, 2]] * 2
+    assert outcome(tmp_path, 0) == [[steps, steps * 32, True, 2]] * 2
 
 
-def said(folder: Path, run: int) -> list[list[object]]:
-    return [json.loads((folder / f"said-{run}-{rank}.json").read_text()) for rank in (0, 1)]
+def outcome(folder: Path, run: int) -> list[list[object]]:
+    return [json.loads((folder / f"outcome-{run}-{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def losses(out: Path) -> list[float]:
@@ -187,7 +187,7 @@ def losses(out: Path) -> list[float]:
 
 
 def both_processes(batches: Batches, step: int) -> Iterator[Batch]:
-    """Give batches of two processes, row by row: one process's two parts are what each has."""
+    """Return batches of two processes, row by row: one process's two parts are what each has."""
     options = {"batch_size": batches.batch_size, "seed": batches.seed, "columns": batches.columns}
     folders = sorted({group.shard.path.parent for group in batches.groups})
     shares = [Batches(folders, rank=rank, world=2, **options) for rank in (0, 1)]
@@ -198,13 +198,13 @@ def both_processes(batches: Batches, step: int) -> Iterator[Batch]:
         }
 
 
-def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(
+def test_two_processes_train_as_one_and_use_each_row_once(
     positions: Path, pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = Batches([positions]).rows
     steps = -(-rows // 32)
-    assert said(pair, 0) == [[4, 128, False, 2]] * 2
-    assert said(pair, 1) == [[steps, steps * 32, True, 2]] * 2
+    assert outcome(pair, 0) == [[4, 128, False, 2]] * 2
+    assert outcome(pair, 1) == [[steps, steps * 32, True, 2]] * 2
     shares = [
         np.concatenate([np.load(pair / f"seen-{run}-{rank}.npy") for run in (0, 1)])
         for rank in (0, 1)
@@ -224,9 +224,7 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(
 
 
 @pytest.mark.parametrize("norm_rows", [12, 4])
-def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(
-    pair: Path, norm_rows: int
-) -> None:
+def test_a_step_of_two_processes_equals_a_step_of_one(pair: Path, norm_rows: int) -> None:
     """Weights and the norms' statistics, of one and of three microbatches of each process."""
     short = {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows}
     config = TrainConfig(**SETTINGS | short)
@@ -241,11 +239,11 @@ def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(
         assert torch.allclose(first[name], tensor, atol=1e-5), name
 
 
-def test_what_stops_the_first_process_is_told_to_all(pair: Path) -> None:
-    (first, why), (other, told) = said(pair, 2)
+def test_an_error_in_the_first_process_ends_all(pair: Path) -> None:
+    (first, why), (other, reason) = outcome(pair, 2)
     assert (first, other) == ("DivergedError", "WorldError")
     assert "a spike in steps 0 to 1" in str(why)
-    assert str(told).startswith(f"process 0: {str(why).split(';')[0]}")
+    assert str(reason).startswith(f"process 0: {str(why).split(';')[0]}")
 
 
 def set_rank(monkeypatch: pytest.MonkeyPatch, rank: object, size: object) -> None:
@@ -266,6 +264,9 @@ def test_processes_that_cannot_train_together_are_refused(
         with pytest.raises(error, match=words):
             train_on([positions], "tiny", TrainConfig(**SETTINGS), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    config = TrainConfig(**SETTINGS | {"epochs": None, "steps": 1, "batch_size": 64})
+    with pytest.raises(WorldError, match="has 4 microbatches of at least 16 rows"):
+        new_run(config, TINY, World(0, 3, 0))
     for rank, words in ((3, "start the processes with torchrun"), ("first", "must be numbers")):
         set_rank(monkeypatch, rank, 3)
         with pytest.raises(WorldError, match=words):

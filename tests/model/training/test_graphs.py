@@ -1,6 +1,7 @@
-"""Steps and evaluations by the path that a GPU captures: fixed shapes, and numbers in tensors. On a
-processor the captured function is called, so that its results must be those of the plain path."""
+"""The path that a GPU captures: fixed shapes, and numbers in tensors. On a processor the captured
+function is called, so its results must equal those of the plain path."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def plain_step(run: Run, batch: Any, fraction: float) -> torch.Tensor:
         ("self-learning", "adamw", 1),
     ],
 )
-def test_a_step_of_fixed_shapes_is_the_plain_step(
+def test_a_captured_step_equals_the_plain_step(
     name: str, optimizer: OptimizerName, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stepping, "_count_groups", lambda *_: groups)
@@ -81,7 +82,7 @@ def test_a_step_of_fixed_shapes_is_the_plain_step(
             assert torch.allclose(mine.state_dict()[key].float(), tensor.float(), atol=2e-4), key
 
 
-def test_runs_with_and_without_graphs_and_resumed_ones_end_with_the_same_bytes(
+def test_captured_and_resumed_runs_end_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def capture(*arguments: Any) -> Run:
@@ -117,8 +118,7 @@ def test_each_set_of_shapes_is_captured_once_and_the_oldest_is_dropped(
         seen.append(inputs)
         return (2 * inputs[0]["x"],)
 
-    run = Graphs(double, CPU, "")
-    run.warm_up = 0
+    run = Graphs(double, CPU)
     for size in (1, 2, 3):
         given = {"x": torch.randn(size)}
         run([given])
@@ -131,6 +131,28 @@ def test_each_set_of_shapes_is_captured_once_and_the_oldest_is_dropped(
     assert static[0] == static[2] == static[4], "the shape that is used stays"
     assert len(run.captured) == 2
     assert len({id(inputs) for inputs in seen}) == 4, "2 was dropped for 3"
+    given_4 = [{"x": torch.randn(4)}]
+    run(given_4)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run, given_4).result()
+        assert seen[-1] is given_4, "each thread runs new shapes once"
+        pool.submit(run, given_4).result()
+    assert seen[-1] is not given_4
+
+
+def test_without_captures_the_function_still_runs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: Graphs, inputs: Inputs) -> None:
+        raise RuntimeError("CUDA error: operation not permitted\nmore")
+
+    monkeypatch.setattr(Graphs, "_capture", fail)
+    run = Graphs(lambda inputs: (2 * inputs[0]["x"],), CPU)
+    for _ in range(4):
+        given = torch.randn(3)
+        assert torch.equal(run([{"x": given}])[0], 2 * given)
+    assert not run.captured
+    assert caplog.text.count("could not capture a graph (CUDA error: operation not permitted)") == 1
 
 
 @pytest.mark.parametrize("name", ["fianchetto-human", "chess-policy", "self-learning"])
@@ -140,7 +162,7 @@ def test_padding_a_batch_does_not_change_its_evaluations(name: str) -> None:
         for weight in network.parameters():
             weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
     plain, padded = (NetworkEvaluator(network, device="cpu", amp="off") for _ in range(2))
-    padded.graphs = padded._capture()
+    padded.graphs = Graphs(padded._forward, CPU)
     rows = playout_rows(45, seed=3)
     for count in (1, 5, 33, 45, 40, 2):
         part = {name: column[:count] for name, column in rows.items()}

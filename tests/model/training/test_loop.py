@@ -1,16 +1,14 @@
-"""The trainer: it learns, and it can be stopped, killed and misled without losing anything."""
+"""The training loop: it learns, resumes after stops and kills, and refuses wrong inputs."""
 
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -20,8 +18,7 @@ from model.checkpoint import CheckpointBusyError, CheckpointError, load, lock_di
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError, learning_rate
 from model.training.loop import TrainingDataError, train
-from model.training.metrics_log import read_metrics
-from model.training.monitor import RunMonitor, validate
+from model.training.monitor import RunMonitor, read_metrics, validate
 from model.training.save import TrainingMismatchError
 from model.training.step import DivergedError, row_losses, take_step
 from model.training.targets import IllegalTargetError
@@ -52,7 +49,6 @@ def run(
     progress: Callable[[Tick], None] = silent,
     data: dict[str, Any] | None = None,
     start: Path | None = None,
-    epoch_rows: int | None = None,
 ) -> dict[str, Any]:
     known = {"manifest": "abc"} if start is None else {"start": describe_start(start)}
     return train(
@@ -65,7 +61,6 @@ def run(
         progress=progress,
         stop=stop,
         start=start,
-        epoch_rows=epoch_rows,
     )
 
 
@@ -79,11 +74,11 @@ def saved_weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give the card of a run of CONFIG that was never stopped."""
+    """Return the card of a run of CONFIG that was never stopped."""
     return run(tmp_path_factory.mktemp("whole"))
 
 
-def test_a_tiny_network_learns_a_few_batches_by_heart(tmp_path: Path) -> None:
+def test_a_tiny_network_memorizes_a_few_batches(tmp_path: Path) -> None:
     options = {"learning_rate": 0.02, "weight_decay": 0.0, "ema": 0.9, "value_weight": 1.0}
     config = replace(CONFIG, steps=100, **options)
     card = run(tmp_path, config, replace(TINY, width=16), batches=stream(16, distinct=2))
@@ -105,7 +100,7 @@ def test_a_tiny_network_learns_a_few_batches_by_heart(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_stopped_and_continued_equals_never_stopped(
+def test_a_stopped_and_continued_run_equals_an_uninterrupted_one(
     tmp_path: Path, settings: dict[str, Any], moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.loop.REPORT_STEPS", 1)
@@ -120,9 +115,7 @@ def test_stopped_and_continued_equals_never_stopped(
     assert (card["positions"], card["monitor"]) == (whole["positions"], whole["monitor"])
 
 
-def test_killed_between_saves_continues_from_the_last_save(
-    whole: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_killed_run_continues_from_its_last_save(whole: dict[str, Any], tmp_path: Path) -> None:
     def killed(step: int) -> Iterator[Batch]:
         yield from itertools.islice(stream()(step), 9)
         raise KeyboardInterrupt
@@ -138,19 +131,16 @@ def test_killed_between_saves_continues_from_the_last_save(
 
 
 @pytest.mark.parametrize("every", [3, 0])
-def test_a_run_that_validates_is_stopped_there(
+def test_a_run_stopped_during_a_validation_repeats_it(
     tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The validation is left, and made when the run is continued."""
     monkeypatch.setattr("model.training.loop.POLL_SECONDS", 0.0)
     config, asked = replace(CONFIG, validation_every_steps=every), threading.Event()
 
     def endless() -> Iterator[Batch]:
         asked.set()
-        for _ in range(2400):
-            yield batch(16)
-            time.sleep(0.1)
-        raise AssertionError("validated on though it was told to stop")
+        yield from itertools.islice(itertools.repeat(batch(16)), 1000)
+        raise AssertionError("the validation was not stopped")
 
     card = run(tmp_path / "parts", config, validation=endless, stop=asked.is_set)
     assert (card["step"], card["finished"]) == (every or 12, False)
@@ -160,7 +150,7 @@ def test_a_run_that_validates_is_stopped_there(
     assert again["metrics"]["validation_top1"] == other["metrics"]["validation_top1"]
 
 
-def test_a_finished_run_is_given_back_untouched(tmp_path: Path) -> None:
+def test_a_finished_run_is_returned_unchanged(tmp_path: Path) -> None:
     first, files = run(tmp_path), [path for path in tmp_path.iterdir() if path.name != ".lock"]
     before = [path.stat().st_mtime_ns for path in files]
     again = run(tmp_path, batches=lambda step: pytest.fail("opened batches"))
@@ -205,28 +195,7 @@ def test_a_finished_run_continues_from_its_uncalibrated_weights(tmp_path: Path) 
     assert card["calibration"] is not None
 
 
-def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
-    card = run(tmp_path, replace(CONFIG, steps=None, epochs=1.5), epoch_rows=70)
-    assert card["step"] == 7  # 105 rows, 16 a step
-
-
-def test_minutes_count_neither_opening_nor_the_first_step_and_add_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = FakeClock(monkeypatch, seconds_per_step=0.25)
-
-    def slow_to_open(step: int) -> Iterator[Batch]:
-        clock.now += 3.0
-        return stream()(step)
-
-    config = replace(CONFIG, steps=None, minutes=0.025)
-    half = run(tmp_path, config, stop=after(3), batches=slow_to_open)
-    assert (half["finished"], half["step"], half["seconds"]) == (False, 3, 0.5)
-    card = run(tmp_path, config, batches=slow_to_open)
-    assert (card["finished"], card["step"], card["seconds"]) == (True, 8, 1.5)
-
-
-def test_a_short_run_has_curves_and_its_speed_excludes_compiling(
+def test_a_short_run_has_a_curve_and_its_speed_excludes_compiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step, which compiles, takes a minute, each other step a second."""
@@ -259,7 +228,7 @@ def test_a_short_run_has_curves_and_its_speed_excludes_compiling(
     assert set(limits) == {1536}
 
 
-def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ticks_count_up_to_the_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model.training.loop.TICK_SECONDS", 0.0)
     ticks: list[Tick] = []
     card = run(tmp_path, replace(CONFIG, amp="bf16"), progress=ticks.append)
@@ -274,23 +243,6 @@ def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(set(tick.values) == timed for tick in ticks[1:-1])
     rates = [tick.values["learning_rate"] for tick in ticks]
     assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate
-
-
-def test_kept_weights_are_the_average_of_the_steps(tmp_path: Path) -> None:
-    """Replay three steps' averages by hand from runs that keep the raw weights (ema 0)."""
-    raw = []
-    for step in (0, 1, 2, 3):
-        run(tmp_path / str(step), replace(CONFIG, ema=0.0), stop=after(step))
-        raw.append(saved_weights(tmp_path / str(step), step))
-    run(tmp_path / "ema", replace(CONFIG, ema=0.2), stop=after(3))
-    kept = saved_weights(tmp_path / "ema", 3)
-    for name in ("stem.0.weight", "stem.1.running_mean"):
-        average = raw[0][name]
-        for step in (1, 2, 3):
-            decay = min(0.2, (1 + step) / (10 + step))
-            average = decay * average + (1 - decay) * raw[step][name]
-        assert np.allclose(kept[name], average, atol=1e-6), name
-    assert kept["stem.1.num_batches_tracked"] == 3
 
 
 def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
@@ -319,7 +271,7 @@ def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
         assert torch.equal(kept[name], factor * tensor), name
 
 
-def test_with_patience_a_run_that_only_gets_worse_keeps_what_it_started_from(
+def test_with_patience_a_run_that_gets_worse_keeps_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.monitor.SPIKE_NATS", float("inf"))
@@ -394,34 +346,23 @@ def test_a_spike_stops_the_run_and_keeps_the_last_good_state(
     assert weights(run(tmp_path)) == weights(whole)
 
 
-def test_a_rate_that_is_too_high_stops_with_advice(tmp_path: Path) -> None:
-    config = replace(CONFIG, steps=200, learning_rate=10.0, weight_decay=10.0, warmup=0.0)
-    with pytest.raises(DivergedError, match=r"lower learning rate; .* last save"):
-        run(tmp_path, config)
-    load(tmp_path)
-
-
-def test_batches_that_end_too_soon_are_named(tmp_path: Path) -> None:
+def test_batches_that_end_too_soon_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(TrainingDataError, match="ran out at step 3"):
         run(tmp_path, batches=lambda step: itertools.islice(stream()(step), 3))
     assert read_card(tmp_path)["step"] == 3
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_different_run_is_refused_by_name(tmp_path: Path) -> None:
+    run(tmp_path, stop=after(2))
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"config": replace(CONFIG, seed=5)}, "seed was 0, is 5"),
         ({"config": replace(CONFIG, steps=None, minutes=5.0)}, "steps was 12, is None"),
         ({"preset": replace(TINY, width=16)}, "preset field width differs"),
         ({"data": {"manifest": "xyz"}}, "the data differ"),
-    ],
-)
-def test_another_run_is_refused_by_name(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    run(tmp_path, stop=after(2))
-    with pytest.raises(TrainingMismatchError, match=message):
-        run(tmp_path, **change)
+    ]
+    for change, message in changes:
+        with pytest.raises(TrainingMismatchError, match=message):
+            run(tmp_path, **change)
     assert read_card(tmp_path)["step"] == 2
 
 

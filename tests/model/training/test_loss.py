@@ -45,11 +45,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "moves of people": {"teach": "value", "keep_policy": False},
     "share of none": {"teach": "value", "search_value_share": 0.0},
 }
-PRESETS = ("fianchetto-s", "chessmarro", "chess-policy", "chess-policy-only", "self-learning")
+OTHERS = ("chessmarro", "chess-policy", "chess-policy-only", "self-learning")
+CASES = [("fianchetto-s", option) for option in OPTIONS]
+CASES += [(name, option) for name in OTHERS for option in ("usual", "temperature", "both", "value")]
 
 
 def mixed_rows() -> dict[str, Any]:
-    """Give rows of every kind: searched, evaluated, without a move, and of no game."""
+    """Return rows of every kind: searched, evaluated, without a move, and of no game."""
     rows, random = dict(playout_rows(ROWS, seed=7)), np.random.default_rng(1)
     kind = np.dtype([("label", np.uint16), ("share", np.float32)])
     visits = np.empty(ROWS, object)
@@ -147,9 +149,8 @@ def reference(
     return loss, gradient
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("name", PRESETS)
-def test_losses_and_gradients_are_those_of_the_reference(name: str, option: str) -> None:
+@pytest.mark.parametrize(("name", "option"), CASES)
+def test_losses_and_gradients_equal_the_reference(name: str, option: str) -> None:
     preset, batch = presets()[name], mixed_rows()
     config = TrainConfig(steps=1, **OPTIONS[option])
     size = 4672 if preset.moves == "az4672" else 4096
@@ -177,7 +178,7 @@ def test_losses_and_gradients_are_those_of_the_reference(name: str, option: str)
         assert np.allclose(logits.grad[at].numpy(), gradient, atol=1e-5), at
 
 
-def test_rows_without_a_legal_move_are_no_fault() -> None:
+def test_rows_without_a_legal_move_have_no_loss() -> None:
     logits = torch.randn(2, 4096, requires_grad=True)
     batch = {"planes": np.zeros((2, 77), np.uint64), "label": np.full(2, NO_LABEL)}
     batch |= {"result": np.zeros(2, np.int8), "plies": np.zeros(2, np.int64)}
@@ -194,7 +195,7 @@ def test_rows_without_a_legal_move_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize("where", ["label", "visits"])
-def test_a_target_that_is_no_legal_move_is_named(where: str) -> None:
+def test_an_illegal_target_is_refused(where: str) -> None:
     batch, preset = dict(playout_rows(8, seed=1)), presets()["fianchetto-xs"]
     illegal = int(np.flatnonzero(~legal_mask(batch["planes"][3:4])[0])[0])
     if where == "label":
@@ -207,7 +208,7 @@ def test_a_target_that_is_no_legal_move_is_named(where: str) -> None:
         resolve_targets(TrainConfig(steps=1), preset, batch)
 
 
-def test_an_evaluation_is_chances_and_mirrors() -> None:
+def test_evaluations_become_symmetric_probabilities() -> None:
     assert BATCH_SENTINELS["eval"] == NO_EVAL
     wdl = wdl_from_centipawns(np.array([0, 100, -100, 30_000, -30_000, 1000]))
     assert np.allclose(wdl.sum(1), 1.0)
@@ -218,7 +219,7 @@ def test_an_evaluation_is_chances_and_mirrors() -> None:
     assert wdl_from_centipawns(np.array([EVAL_MARGIN]))[0, 0] == pytest.approx(0.5)
 
 
-def test_a_searchs_value_is_the_chances_of_the_evaluation_that_has_its_score() -> None:
+def test_scores_of_searches_invert_the_probabilities_of_evaluations() -> None:
     chances = wdl_from_centipawns(np.arange(-1000, 1001, 50))
     assert np.allclose(wdl_from_score(chances[:, 0] - chances[:, 2]), chances, atol=1e-9)
     scores = np.array([-1.0, -0.999, -0.5, -0.01, 0.0, 0.3, 0.97, 1.0, 1.02])

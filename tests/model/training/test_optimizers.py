@@ -1,4 +1,4 @@
-"""Optimisers: each learns, decays matrices alone, and can be put back anywhere."""
+"""Optimizers: each learns, decays only matrices, and resumes exactly."""
 
 from dataclasses import replace
 from typing import get_args
@@ -44,7 +44,7 @@ def descend(module: nn.Module, optimiser: CombinedOptimizer, steps: int, first: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_rule_learns_and_goes_on_to_the_bit_when_put_back(
+def test_each_optimizer_learns_and_resumes_exactly(
     name: OptimizerName,
 ) -> None:
     config = replace(CONFIG, optimizer=name)
@@ -69,7 +69,7 @@ def test_each_rule_learns_and_goes_on_to_the_bit_when_put_back(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_decay_shrinks_matrices_and_spares_norms_and_biases(name: OptimizerName) -> None:
+def test_only_matrices_decay(name: OptimizerName) -> None:
     module = build(replace(preset("fianchetto-human"), width=8, blocks=1), 0)
     layers = {key: it for key, it in module.named_modules() if isinstance(it, LAYERS)}
     optimiser = CombinedOptimizer(replace(CONFIG, optimizer=name), module)
@@ -86,7 +86,7 @@ def test_decay_shrinks_matrices_and_spares_norms_and_biases(name: OptimizerName)
             assert torch.allclose(weight, before[key] * (1 - 0.01 * 0.1), rtol=1e-5), key
 
 
-def test_muon_steps_as_torchs_does() -> None:
+def test_muon_equals_torchs() -> None:
     """Torch iterates on whole matrices, in bf16: its rounding is 1 % of the steps."""
     chance = torch.Generator().manual_seed(3)
     shapes = [(16, 40), (40, 16), (16, 40), (1, 7), (12, 12), (16, 40)]
@@ -108,7 +108,7 @@ def test_muon_steps_as_torchs_does() -> None:
     assert torch.equal(ours[2], torch.ones(16, 40))
 
 
-def test_matrices_that_are_nearly_singular_are_as_in_double_precision() -> None:
+def test_nearly_singular_matrices_equal_double_precision() -> None:
     chance = torch.Generator().manual_seed(4)
     left, right = (
         torch.linalg.qr(torch.randn(n, 24, generator=chance, dtype=torch.float64))[0]

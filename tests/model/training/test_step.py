@@ -8,14 +8,13 @@ import torch
 
 from engine.encoding.views import NO_LABEL
 from model.data.playouts import playout_rows
-from model.network.preset import Preset
+from model.network.device import dtype_for
+from model.network.presets import presets
 from model.training import step as stepping
 from model.training.config import TrainConfig
-from model.training.distributed import World, WorldError
 from model.training.monitor import mean_figures, validate
-from model.training.precision import dtype_for
 from model.training.step import COLUMNS, DivergedError, Run, new_run, prepare_parts, take_step
-from tests.model.network.test_presets import DISTINCT
+from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY, batch
 
 CONFIG = TrainConfig(steps=8, batch_size=16, threads=1, amp="off", device="cpu")
@@ -29,7 +28,7 @@ def make_run(config: TrainConfig, groups: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("count", "groups"), [(1, 1), (3, 1), (3, 3), (12, 4)])
-def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(
+def test_norms_normalize_a_microbatch_and_average_over_all(
     count: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = batch(24)
@@ -51,7 +50,7 @@ def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(
 
 
 @pytest.mark.parametrize("groups", [1, 4])
-def test_many_microbatches_add_up(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_microbatches_add_up(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against each microbatch by a network of its own."""
     config, rows = replace(CONFIG, batch_size=24, norm_rows=2), batch(24)
     run = make_run(config, groups, monkeypatch)
@@ -69,36 +68,7 @@ def test_many_microbatches_add_up(groups: int, monkeypatch: pytest.MonkeyPatch) 
         assert torch.allclose(weight.grad, total, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "norm_rows", "processes", "device", "groups"),
-    [
-        (2048, 128, 1, "cpu", 1),
-        (2048, 128, 4, "cuda", 4),
-        (1408, 128, 1, "cuda", 11),
-        (2944, 128, 1, "cuda", 1),  # 23 microbatches
-    ],
-)
-def test_a_part_on_a_gpu_has_as_many_microbatches_as_fit(
-    batch_size: int, norm_rows: int, processes: int, device: str, groups: int
-) -> None:
-    config = replace(CONFIG, batch_size=batch_size, norm_rows=norm_rows)
-    assert stepping._count_groups(config, World(0, processes, 0), torch.device(device)) == groups
-
-
-def test_rows_are_dealt_to_microbatches_as_to_processes() -> None:
-    """Microbatches 0 and 1 of process 0 of two are 0 and 2 of one process."""
-
-    def deal(rows: np.ndarray, count: int) -> list[list[int]]:
-        return [part["planes"].tolist() for part in stepping._divide_batch({"planes": rows}, count)]
-
-    rows = np.arange(16)
-    two = [*deal(rows[0::2], 2), *deal(rows[1::2], 2)]
-    assert [two[0], two[2], two[1], two[3]] == deal(rows, 4)
-    with pytest.raises(WorldError, match="has 4 microbatches of at least 16 rows"):
-        new_run(replace(CONFIG, batch_size=64, norm_rows=16), TINY, World(0, 3, 0))
-
-
-def test_figures_of_the_policy_are_those_of_rows_whose_move_is_a_target() -> None:
+def test_policy_figures_are_means_over_rows_with_a_target_move() -> None:
     sums = dict.fromkeys(COLUMNS, 8.0) | {"top1": 3.0, "legal_mass": 2.0, "known": 4.0}
     figures = mean_figures(torch.tensor([sums[name] for name in COLUMNS]), 16)
     losses = dict.fromkeys(("loss", "policy_loss", "value_loss"), 0.5)
@@ -107,12 +77,12 @@ def test_figures_of_the_policy_are_those_of_rows_whose_move_is_a_target() -> Non
 
 
 @pytest.mark.parametrize("known", [0, 1])
-@pytest.mark.parametrize("row", DISTINCT, ids=DISTINCT.get)
-def test_rows_without_a_move_train_every_network(row: Preset, known: int) -> None:
+@pytest.mark.parametrize("name", ["fianchetto-human", "chess-policy-only", "self-learning"])
+def test_rows_without_a_move_train_networks_of_every_head(name: str, known: int) -> None:
     rows = playout_rows(16)
     rows["label"][known:], rows["promotion"][known:] = NO_LABEL, 0
     rows["eval"] = np.full(16, 50, np.int16)
-    run = new_run(replace(CONFIG, steps=1), row)
+    run = new_run(replace(CONFIG, steps=1), small(presets()[name]))
     figures = mean_figures(take_step(run, prepare_parts(run, rows), 0.5), 16)
     assert np.isfinite(list(figures.values())).all()
     assert ("top1" in figures) == bool(known)
@@ -121,7 +91,7 @@ def test_rows_without_a_move_train_every_network(row: Preset, known: int) -> Non
     assert validate(run, seen, 16)["positions"] == known
 
 
-def test_what_is_not_finite_is_found_in_its_step() -> None:
+def test_a_loss_that_is_not_finite_is_found_in_its_step() -> None:
     run, rows = new_run(CONFIG, TINY), batch(16)
     take_step(run, prepare_parts(run, rows), 0.5)
     with torch.no_grad():

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from model.training.config import TrainConfigError
-from model.training.metrics_log import read_metrics
+from model.training.monitor import read_metrics
 from tests.model.training.test_loop import CONFIG, run
 
 Lines = dict[int, dict[str, float]]
@@ -75,7 +75,7 @@ def test_tensorboard_reads_the_same_figures(tmp_path: Path) -> None:
 def test_a_missing_tracker_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.training.metrics_log.find_spec", lambda name: None)
+    monkeypatch.setattr("model.training.monitor.find_spec", lambda name: None)
     with pytest.raises(TrainConfigError, match="pip install tensorboard"):
         run(tmp_path / "net", replace(CONFIG, log="tensorboard"))
     assert not (tmp_path / "net").exists()

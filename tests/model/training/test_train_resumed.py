@@ -2,29 +2,18 @@
 was.
 """
 
-import itertools
 import os
 import random
-import shutil
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from engine.progress import Stop, never, silent
 from model.checkpoint import CARD_FILE, load, read_card
-from model.training.config import TrainConfig
-from model.training.loop import train
-from model.training.metrics_log import read_metrics
+from model.training.monitor import read_metrics
 from tests import forked
 from tests.conftest import REPOSITORY
-from tests.model.killed import Killed, kill_before
-from tests.model.synthetic import TINY, Batch, batch, stream
 
 RUN = """
 import sys
@@ -58,7 +47,7 @@ def run_forked(out: Path, kill_at: int = 0) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.slow)])
-def test_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
+def test_a_repeatedly_killed_run_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     assert run_forked(tmp_path / "whole") == 0
     whole = read_card(tmp_path / "whole")
@@ -84,42 +73,3 @@ def test_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path, kills
         assert measured == [6, 12, 15]
         names = [{path.name for path in folder.iterdir()} for folder in (out, tmp_path / "whole")]
         assert names[0] == names[1]
-
-
-def test_a_run_stopped_in_its_last_validation_is_killed_before_each_file_operation_and_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both saves are of the last step, and their weights differ by the value's calibration."""
-    asked = threading.Event()
-
-    def validate_slowly() -> Iterator[Batch]:
-        yield batch(16)
-        asked.set()
-        yield batch(16, 1)
-
-    def run(out: Path, stop: Stop = never) -> dict[str, Any]:
-        config = TrainConfig(steps=6, batch_size=16, threads=1, amp="off", device="cpu")
-        options: dict[str, Any] = {"validation": validate_slowly, "data": {}, "progress": silent}
-        return train(config, TINY, stream(), out, stop=stop, **options)
-
-    monkeypatch.setattr("model.training.loop.POLL_SECONDS", 0.0)
-    factor = {"value_factor": 0.5, "calibrated_value_brier": 0.0, "calibrated_wdl_brier": 0.0}
-    # few games leave it at 1
-    monkeypatch.setattr("model.training.monitor._fit_calibration", lambda *_: factor)
-    whole = run(tmp_path / "whole")
-    asked.clear()
-    stopped = run(tmp_path / "stopped", asked.is_set)
-    assert (stopped["step"], stopped["finished"]) == (6, False)
-    for kill_at in itertools.count():
-        out = tmp_path / str(kill_at)
-        shutil.copytree(tmp_path / "stopped", out)
-        with monkeypatch.context() as patch, suppress(Killed):
-            killed = kill_before(patch, kill_at)
-            run(out)
-        load(out)
-        card = run(out)
-        assert card["finished"]
-        assert card["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
-        if not killed():
-            break
-    assert kill_at >= 5, "the metrics, the weights, the card, and both older files"

@@ -25,8 +25,7 @@ SCRIPT = {
     6: {"failed": "the loss is not finite at step 3"},
     7: {"gate": "H1", "seed": 0.75, "top1": 0.395, "control": 0.55},
 }
-"""What happens to each generation; the seed's top-1 is 0.4. Promoted are 1 and 7, undone 4 and
-5."""
+"""Outcome of each generation; the seed's top-1 is 0.4. 1 and 7 are promoted, 4 and 5 undone."""
 
 
 def network(directory: Path, seed: int) -> Path:
@@ -48,7 +47,7 @@ def networks(folder: Path, count: int = 8) -> Path:
 
 
 def match(verdict: str, score: float) -> dict[str, Any]:
-    """Give a match's summary, as far as it is read."""
+    """Return a match's summary, as far as it is read."""
     elo = 800 * (score - 0.5)
     sprt = {"verdict": verdict, "llr": 1.5}
     figures = {"elo": elo, "elo_low": elo - 50, "elo_high": elo + 50}
@@ -56,7 +55,7 @@ def match(verdict: str, score: float) -> dict[str, Any]:
 
 
 class Script:
-    """The stages; `seen` lists what they were told."""
+    """The stages; `seen` lists their calls."""
 
     def __init__(self, made: Path, script: Mapping[int, Mapping[str, Any]] = SCRIPT) -> None:
         self.made, self.script = made, script
@@ -65,7 +64,7 @@ class Script:
         self.fail: Callable[[int, str], None] = lambda number, stage: None
 
     def stages(self) -> dict[str, Stage]:
-        """Give the stages by name."""
+        """Return the stages by name."""
         return {name: getattr(self, name) for name in STAGES}
 
     def begin(self, context: StageContext, stage: str, progress: Progress, stop: Stop) -> None:
@@ -99,10 +98,10 @@ class Script:
 
     def arena(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "arena", progress, stop)
-        told = self.script[context.number]
-        gate = match(told["gate"], 0.6 if told["gate"] == "H1" else 0.48)
-        seed = None if told["seed"] is None else match("undecided", told["seed"])
-        control = seed and match("undecided", told.get("control", 0.6))
+        outcome = self.script[context.number]
+        gate = match(outcome["gate"], 0.6 if outcome["gate"] == "H1" else 0.48)
+        seed = None if outcome["seed"] is None else match("undecided", outcome["seed"])
+        control = seed and match("undecided", outcome.get("control", 0.6))
         return {"best": gate, "seed": seed, "control": control}
 
     def eval(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:

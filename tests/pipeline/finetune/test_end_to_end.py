@@ -119,7 +119,7 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
     assert json.loads((out / "job.json").read_text())["identity"]["config"]["gate.elo0"] == -900
 
 
-def test_accepted_candidates_meet_two_controls(
+def test_accepted_candidates_play_both_controls(
     looped: tuple[Path, dict[str, Any]], folder: Path
 ) -> None:
     """The seed has a calibrated value; the control has as many steps as the candidate, on human
@@ -151,7 +151,7 @@ def test_accepted_candidates_meet_two_controls(
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.8])
-def test_a_seed_keeps_the_correction_of_its_search_while_its_value_keeps_its_scale(
+def test_a_seed_keeps_its_search_correction_if_its_value_is_not_rescaled(
     factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(EMBEDDED, tmp_path / "net")
@@ -172,9 +172,9 @@ def test_the_best_is_an_ordinary_checkpoint(
 ) -> None:
     (out, result), best = looped, looped[0] / "best"
     assert load(best)[1]["finetune"]["generation"] == result["generation"]
-    told = report(best, positions=folder / "human", rule=Rule(limit=100))
-    assert told["positions"] == 100
-    assert "human" in told["trained_on"] or result["generation"] == 0
+    measured = report(best, positions=folder / "human", rule=Rule(limit=100))
+    assert measured["positions"] == 100
+    assert "human" in measured["trained_on"] or result["generation"] == 0
     assert load_player(best).choose(chess.Board()).move in chess.Board().legal_moves
     played = {"simulations": (2,), "games": 2, "hand_written": 2, "engine": "none", "nodes": (1,)}
     rows = strength(out, tmp_path, **played)["rows"]
@@ -183,7 +183,7 @@ def test_the_best_is_an_ordinary_checkpoint(
     assert [row["b"] for row in rows] == [*controls, "hand-written 2"]
 
 
-def test_killed_at_random_moments_the_same_network_is_best(
+def test_a_loop_killed_at_random_has_the_same_best_network(
     looped: tuple[Path, dict[str, Any]], folder: Path
 ) -> None:
     out, chance, script = folder / "killed", random.Random(1), folder / "run.py"

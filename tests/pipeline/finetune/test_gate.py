@@ -1,5 +1,5 @@
-"""Whom the gate lets through, by simulation: pairs of games at a known Elo, the real test, its cap
-on games.
+"""Simulate which candidates the gate promotes: pairs of games at a known Elo, the SPRT, its limit
+of games.
 
 A game's chances follow the Bradley-Terry-Rao-Kupper model (BayesElo): a player d Elo ahead wins
 with the chance 1 / (1 + 10^((draw_elo - d) / 400)). Both games of a pair begin with the same bias
@@ -21,13 +21,13 @@ OPENINGS = 60.0 * np.array([-1.5, -0.5, 0.5, 1.5])
 
 
 def chances(elo: float, draw_elo: float, bias: float) -> NDArray[np.float64]:
-    """Give loss, draw and win of a player `elo` ahead who has White and `bias`, in BayesElo."""
+    """Return loss, draw and win of a player `elo` ahead who has White and `bias`, in BayesElo."""
     win, loss = (1 / (1 + 10 ** ((draw_elo - ahead) / 400)) for ahead in (elo + bias, -elo - bias))
     return np.array([loss, 1 - win - loss, win])
 
 
 def pair_chances(elo: float, draw_elo: float) -> NDArray[np.float64]:
-    """Give the five chances of a pair, for a player whose expected score is that of `elo` in
+    """Return the five chances of a pair, for a player whose expected score is that of `elo` in
     logistic Elo."""
 
     def mixed(ahead: float) -> NDArray[np.float64]:
@@ -46,7 +46,7 @@ def pair_chances(elo: float, draw_elo: float) -> NDArray[np.float64]:
 
 
 def ratios(counts_MC: NDArray[np.int64], test: SprtConfig) -> NDArray[np.float64]:
-    """Give the log-likelihood ratio of each row of counts, as engine.match.sprt.llr defines it, by
+    """Return the log-likelihood ratio of each row of counts (engine.match.sprt.llr), by
     bisection."""
     filled_MC = np.where(counts_MC == 0, RAREST, counts_MC)
     total_M = filled_MC.sum(1)
@@ -84,7 +84,7 @@ def let_through(elo: float, draw_elo: float, gate: GateConfig, matches: int) -> 
     return float(passed_M.mean()), float(lengths_M.mean())
 
 
-def test_the_fast_ratio_is_the_real_one() -> None:
+def test_the_vectorized_ratio_equals_the_products() -> None:
     chance = np.random.default_rng(1)
     counts_MC = chance.multinomial(30, [0.1, 0.2, 0.4, 0.2, 0.1], size=60)
     counts_MC[0], counts_MC[1] = (0, 0, 0, 0, 3), (2, 0, 0, 0, 0)
@@ -102,7 +102,7 @@ def test_a_network_that_is_20_elo_worse_is_promoted_less_than_once_in_20_times(
     assert games < 200
 
 
-def test_one_that_is_50_elo_better_nearly_always_is() -> None:
+def test_a_network_50_elo_better_is_nearly_always_promoted() -> None:
     share, games = let_through(50.0, 100.0, GateConfig(), 500)
     assert share > 0.93
     assert games < 200

@@ -1,4 +1,4 @@
-"""The machine: what follows what, who is best, stopped and refused where it must be. Its stages
+"""The loop as a state machine: order of stages, the best network, stops and refusals. Its stages
 follow a script."""
 
 import csv
@@ -23,7 +23,7 @@ from pipeline.selfplay.config import ExploreConfig
 from tests.pipeline.finetune.fakes import Script, match, networks
 
 PLAYED = ExploreConfig(explorer="hand-written")
-"""Whose games need no human datasets; the stages are a script's in any case."""
+"""Games need no human datasets; the stages are scripted in any case."""
 THREE = FinetuneConfig(generations=3, buffer=3, games_share=1.0, explore=PLAYED)
 
 
@@ -44,7 +44,7 @@ def weights(directory: Path) -> str:
 
 
 def timeless(out: Path) -> dict[str, Any]:
-    """Give the content of every file of a loop, without what tells times."""
+    """Return the content of every file of a loop, without what tells times."""
     found: dict[str, Any] = {}
     for path in sorted(out.rglob("*")):
         name = path.relative_to(out).as_posix()
@@ -69,7 +69,7 @@ def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return timeless(out)
 
 
-def test_stages_follow_each_other_and_every_verdict_says_why(made: Path, tmp_path: Path) -> None:
+def test_the_order_of_stages_and_the_reasons_of_verdicts(made: Path, tmp_path: Path) -> None:
     script, out = Script(made), tmp_path / "out"
     result = run(made, out, replace(THREE, generations=7), script)
     order = [(number, stage) for number, stage, _, _ in script.seen]
@@ -111,7 +111,7 @@ def test_stages_follow_each_other_and_every_verdict_says_why(made: Path, tmp_pat
     assert len(list((out / "best").glob("*.safetensors"))) == 1
 
 
-def test_a_verdict_needs_no_human_positions_and_names_a_failed_control() -> None:
+def test_a_verdict_without_human_positions_or_with_a_failed_control() -> None:
     accepted = match("H1", 0.6)
     stages = {"train": {}, "arena": {"best": accepted, "seed": accepted}, "eval": {"top1": 0.44}}
     assert decide(stages, {"top1": 0.4549}, 0.015).promoted
@@ -123,7 +123,7 @@ def test_a_verdict_needs_no_human_positions_and_names_a_failed_control() -> None
     assert verdict.reason.endswith("; the control's training failed: step 3")
 
 
-def test_more_generations_are_as_if_asked_for_at_once_though_stages_fail_and_are_stopped(
+def test_a_loop_that_fails_and_is_extended_equals_an_undisturbed_one(
     made: Path, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
     out, script = tmp_path / "out", Script(made)
@@ -149,7 +149,7 @@ def test_more_generations_are_as_if_asked_for_at_once_though_stages_fail_and_are
     assert timeless(out) == undisturbed
 
 
-def test_minutes_end_a_loop_and_more_minutes_go_on(
+def test_minutes_end_a_loop_and_more_minutes_continue_it(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
 ) -> None:
     out, clock = tmp_path / "out", 0.0
@@ -172,9 +172,7 @@ def test_minutes_end_a_loop_and_more_minutes_go_on(
     assert timeless(out) == undisturbed
 
 
-def test_another_loop_and_a_state_that_cannot_be_read_are_refused(
-    made: Path, tmp_path: Path
-) -> None:
+def test_another_loop_and_an_unreadable_state_are_refused(made: Path, tmp_path: Path) -> None:
     one = replace(THREE, generations=1)
     run(made, tmp_path, one)
     before, trained_less = timeless(tmp_path), replace(default_training(), epochs=1.0)
@@ -183,9 +181,9 @@ def test_another_loop_and_a_state_that_cannot_be_read_are_refused(
         ("0", replace(one, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
         ("0", replace(one, train=trained_less), "config.train.epochs was 1.6"),
     ):
-        with pytest.raises(FinetuneError, match="started with other inputs or settings") as told:
+        with pytest.raises(FinetuneError, match="started with other inputs or settings") as refused:
             finetune(made / checkpoint, config, tmp_path, stages=Script(made).stages())
-        assert named in str(told.value)
+        assert named in str(refused.value)
     run(made, tmp_path, replace(one, workers=2, train=replace(default_training(), threads=3)))
     assert timeless(tmp_path) == before
     for text, words in (("[]", "cannot be resumed"), ('{"format_version": 1}', "should be 2")):

@@ -16,7 +16,12 @@ from pipeline.finetune import loop, teacher
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.state import Teacher
-from pipeline.finetune.teacher import apply_teacher, calibrate_halves, compare_values, draw_held_out
+from pipeline.finetune.teacher import (
+    calibrate_halves,
+    compare_values,
+    draw_held_out,
+    teach_by_hand,
+)
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
@@ -46,7 +51,7 @@ def decision(*, teaches: bool) -> Teacher:
     return Teacher(truth="results", positions=400, games=63, **figures)
 
 
-def test_positions_are_held_out_and_few_of_a_game(human: Path, tmp_path: Path) -> None:
+def test_held_out_positions_come_from_many_games(human: Path, tmp_path: Path) -> None:
     rows = draw_held_out([human], 20)
     positions = row_positions(rows)
     assert len(rows["game"]) == len({position.tobytes() for position in positions}) == 20
@@ -71,7 +76,7 @@ def test_a_value_is_compared_after_calibration() -> None:
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
-def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
+def test_the_hand_written_player_teaches_if_it_errs_less(evaluated: bool) -> None:
     rng = np.random.default_rng(3)
     evals = rng.normal(0, 300, 400).round()
     truth_N = 1 / (1 + np.exp(-teacher.LICHESS_SLOPE * evals))
@@ -87,26 +92,22 @@ def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
     assert not compare_values(good, good, held).teaches
 
 
-def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone() -> None:
-    assert apply_teacher(decision(teaches=False), DEFAULT, rows=60_000).train.teach == "none"
-    yes = decision(teaches=True)
-    usual = apply_teacher(yes, DEFAULT, rows=60_000)
+def test_the_hand_written_teacher_changes_only_settings_with_default_values() -> None:
+    usual = teach_by_hand(DEFAULT, rows=60_000)
     assert (usual.train.teach, usual.explore.explorer) == ("value", "hand-written")
     assert (usual.explore.search.algorithm, usual.explore.search.simulations) == ("puct", 64)
     assert (usual.explore.count, usual.human_share, usual.train.results) == (120_000, 0.15, False)
     counts = {name: source.count for name, source in usual.sources.items()}
     assert counts == {"people": 40_000, "near": 80_000}
     assert usual.gate == DEFAULT.gate
-    many = apply_teacher(yes, DEFAULT, rows=4_000_000)
+    many = teach_by_hand(DEFAULT, rows=4_000_000)
     assert (many.explore.count, many.near_share, many.train.learning_rate) == (500_000, 0.3, 1e-3)
     assert (usual.train.keep_policy, many.train.keep_policy) == (True, False)
     for share, expected in ((0.5, 80_000), (0.9, 120_000)):
-        set_share = apply_teacher(yes, replace(DEFAULT, near_share=share), rows=60_000)
+        set_share = teach_by_hand(replace(DEFAULT, near_share=share), rows=60_000)
         assert set_share.explore.count == expected
-        assert set_share.sources["people"].count <= 40_000, (
-            "more are not searched, since some positions repeat"
-        )
-    with_games = apply_teacher(yes, replace(DEFAULT, games_share=0.5), rows=60_000).sources
+        assert set_share.sources["people"].count <= 40_000, "some positions repeat"
+    with_games = teach_by_hand(replace(DEFAULT, games_share=0.5), rows=60_000).sources
     assert (with_games["people"].count, with_games["near"].count) == (20_000, 40_000)
     search = replace(DEFAULT.explore.search, simulations=512)
     mine = replace(
@@ -115,13 +116,10 @@ def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone()
         explore=replace(DEFAULT.explore, count=1000, search=search),
         train=replace(DEFAULT.train, learning_rate=1e-4),
     )
-    config = apply_teacher(yes, mine, rows=60_000)
+    config = teach_by_hand(mine, rows=60_000)
     kept = config.human_share, config.explore.count, config.train.learning_rate
     assert kept == (0.3, 1000, 1e-4)
     assert (config.explore.search, config.train.results) == (search, False)
-
-
-# ---------------------------------------------------------------- in the loop
 
 
 @pytest.fixture
@@ -133,7 +131,7 @@ def run(made: Path, human: Path, out: Path, config: FinetuneConfig = LOOP) -> An
     return finetune(made / "0", config, out, human=[human], stages=Script(made).stages())
 
 
-def test_a_comparison_is_repeatable_and_made_once_unless_the_user_has_decided(
+def test_teachers_are_compared_once_and_not_if_the_user_chose_one(
     made: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teacher, "SIMULATIONS", 4)
@@ -148,12 +146,12 @@ def test_a_comparison_is_repeatable_and_made_once_unless_the_user_has_decided(
     assert run(made, human, tmp_path / "decided", decided)["teacher"] is None
 
 
-def test_each_network_is_compared_and_the_buffer_keeps_their_rows_apart(
+def test_each_best_network_is_compared_and_the_buffer_has_rows_of_one_teacher(
     made: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[str]()
 
-    def choose(checkpoint: Path, human: Any, **_: Any) -> Teacher:
+    def choose(checkpoint: Path, *_: Any) -> Teacher:
         asked.append(checkpoint.parent.name)
         return decision(teaches=checkpoint.name == "seed")
 

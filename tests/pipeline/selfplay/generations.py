@@ -57,12 +57,12 @@ explore(None, config, Path(sys.argv[2]), workers=2)
 
 
 def small(**changes: object) -> ExploreConfig:
-    """Give settings of games that a test can play."""
+    """Return settings of games that a test can play."""
     return ExploreConfig(**{**SMALL, **changes})
 
 
 def searched(**changes: object) -> ExploreConfig:
-    """Give settings with which a test can search positions."""
+    """Return settings with which a test can search positions."""
     return ExploreConfig(**{**SEARCHED, **changes})
 
 
@@ -90,8 +90,8 @@ def records(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
 
 
-def told(out: Path) -> dict[str, Any]:
-    """Give the hash of every file, and of the manifest all but its timing."""
+def untimed_content(out: Path) -> dict[str, Any]:
+    """Return the hash of every file, and of the manifest all but its timing."""
     files: dict[str, Any] = datasets.content(out)
     manifest = datasets.manifest(out)
     manifest["selfplay"].pop("timing")
@@ -99,7 +99,7 @@ def told(out: Path) -> dict[str, Any]:
 
 
 def journalled(out: Path) -> set[int]:
-    """Give the numbers of the games, or groups of positions, whose lines stand whole in the
+    """Return the numbers of the games, or groups of positions, whose lines stand whole in the
     journal."""
     found = set()
     for path in (out / ".journal").glob("*.jsonl"):

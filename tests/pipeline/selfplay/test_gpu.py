@@ -8,7 +8,6 @@ import psutil
 import pytest
 import torch
 
-from model.training.precision import GpuMeter
 from pipeline.selfplay import job
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.worker import Task
@@ -27,7 +26,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 @pytest.mark.parametrize(
     ("gpu", "host", "processes"), [(80, 200, 16), (16, 200, 5), (80, 12, 4), (2, 200, 1)]
 )
-def test_processes_fill_the_cores_if_both_memories_allow(
+def test_the_number_of_processes_depends_on_cores_and_memory(
     task: Task, gpu: int, host: int, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (gpu * GIB, 80 * GIB))
@@ -39,7 +38,7 @@ def test_processes_fill_the_cores_if_both_memories_allow(
 
 
 @pytest.mark.parametrize(("script", "share"), [("echo 40", 0.4), ("echo '[N/A]'", None)])
-def test_the_driver_says_how_busy_a_gpu_is(
+def test_the_driver_reports_how_busy_a_gpu_is(
     script: str, share: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = tmp_path / "nvidia-smi"
@@ -48,7 +47,7 @@ def test_the_driver_says_how_busy_a_gpu_is(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     described = SimpleNamespace(uuid="1234")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: described)
-    meter = GpuMeter()
+    meter = job.GpuMeter()
     for _ in range(3):
         assert meter.read() == ({} if share is None else {"gpu_busy": share})
     assert len((tmp_path / "calls").read_text().split()) == 1, "it is asked every few seconds"

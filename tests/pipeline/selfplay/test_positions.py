@@ -36,7 +36,7 @@ from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
-from tests.pipeline.selfplay.generations import prepare, searched, told
+from tests.pipeline.selfplay.generations import prepare, searched, untimed_content
 
 CONFIG = searched()
 COPIED = (
@@ -71,7 +71,7 @@ def made(sources: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def boards_of(positions: Path) -> dict[tuple[int, int], chess.Board]:
-    """Give the position before each half-move of each game by python-chess, by (identity of the
+    """Return the position before each half-move of each game by python-chess, by (identity of the
     game, ply)."""
     identities, found = [game["identity"] for game in datasets.games(positions)], {}
     for game, rows in datasets.rows_by_game(positions).items():
@@ -89,7 +89,7 @@ def _mates(board: chess.Board, move: chess.Move) -> bool:
     return mate
 
 
-def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(
+def test_rows_equal_the_datasets_rows_and_visits_are_legal(
     made: Path, sources: tuple[Path, Path]
 ) -> None:
     assert compare_files(made) == []
@@ -132,9 +132,7 @@ def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(
     ("fen", "changed"),
     [("7k/R7/8/8/8/8/8/1R5K w - - 0 1", 0), ("7k/8/8/8/8/8/1R6/R6K w - - 0 1", 1)],
 )
-def test_a_mate_in_one_is_no_change_of_the_policy_but_a_mate_that_a_search_found_is(
-    fen: str, changed: int
-) -> None:
+def test_a_mate_in_one_does_not_count_as_a_changed_move(fen: str, changed: int) -> None:
     # broad, as the evaluator is blind
     search = SearchConfig(simulations=2000, policy_temperature=1.0, c_stdev=0.0)
     config = replace(CONFIG, explorer="hand-written", width=1, search=search)
@@ -143,16 +141,20 @@ def test_a_mate_in_one_is_no_change_of_the_policy_but_a_mate_that_a_search_found
     assert entry["record"]["changed"] == changed
 
 
-def test_the_same_positions_are_drawn_from_either_form_and_searched_by_any_number_of_processes(
+def test_draws_and_searches_do_not_depend_on_the_form_or_the_processes(
     made: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
     again = IngestConfig(val_share=0.1, test_share=0.1, planes="compact", seed=7)
     ingest([str(sources[1].parent / "games.pgn")], tmp_path / "compact", again, workers=1)
-    reanalyse((sources[0], tmp_path / "compact"), CONFIG, tmp_path / "out", workers=2)
+    reanalyse((sources[0], tmp_path / "compact"), CONFIG, tmp_path / "out")
     assert datasets.table(tmp_path / "out").equals(datasets.table(made))
+    for workers in (1, 2):
+        config = searched(explorer="hand-written")  # its processes do not import torch
+        reanalyse(sources, config, tmp_path / str(workers), workers=workers)
+    assert untimed_content(tmp_path / "1") == untimed_content(tmp_path / "2")
 
 
-def test_as_many_positions_of_a_game_are_drawn_as_are_needed(
+def test_several_positions_of_a_game_are_drawn_if_needed(
     sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draw, "PHASES", {"opening": 1.0, "middlegame": 1e-9, "endgame": 1e-9})
@@ -193,16 +195,16 @@ def test_a_stopped_run_can_be_used_or_continued(
     ticks: list[int] = []
     reanalyse(sources, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **same)
     assert ticks == list(range(16, 41, 4))
-    assert told(out) == told(made)
+    assert untimed_content(out) == untimed_content(made)
 
 
-def test_more_positions_than_there_are_is_an_error_unless_all_will_do(
+def test_a_count_above_the_number_of_positions_is_an_error_unless_allowed(
     sources: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config, said = searched(count=1_000_000), r"has only ([\d,]+) distinct positions"
-    with pytest.raises(ExploreError, match=said) as refused:
+    config, message = searched(count=1_000_000), r"has only ([\d,]+) distinct positions"
+    with pytest.raises(ExploreError, match=message) as refused:
         reanalyse(sources, config, tmp_path / "out")
-    (number,) = re.findall(said, str(refused.value))
+    (number,) = re.findall(message, str(refused.value))
     rows = datasets.table(sources[1]).to_pylist()
     late = [row for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY]
     most = len({row["planes"] for row in late})
@@ -216,7 +218,7 @@ def test_more_positions_than_there_are_is_an_error_unless_all_will_do(
     assert f"{number} distinct positions from half-move 6 on; all of them" in caplog.text
 
 
-def test_an_exported_network_searches_and_the_dataset_says_so(
+def test_an_exported_network_searches_and_is_recorded(
     sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
     embedded = REPOSITORY / "datasets" / "embedded"
@@ -233,19 +235,19 @@ def test_an_exported_network_searches_and_the_dataset_says_so(
     assert not (tmp_path / "new").exists()
 
 
-def test_bad_input_is_refused_in_one_line(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_wrong_input_is_refused_in_one_line(sources: tuple[Path, Path], tmp_path: Path) -> None:
     checkpoint, positions = sources
     make(tmp_path / "silent", preset("chess-policy-only"))
     only_test, config = tmp_path / "only_test", IngestConfig(test_share=0.999999, val_share=0.0)
     ingest([str(positions.parent / "games.pgn")], only_test, config, workers=1)
     out = tmp_path / "new"
-    for network, dataset, folder, said in (
+    for network, dataset, folder, message in (
         (tmp_path / "silent", positions, out, "has no value head"),
         (checkpoint, checkpoint, out, "has no manifest.json"),
         (checkpoint, only_test, out, "no position to search"),
         (checkpoint, positions, positions / "inside", "or inside it"),
     ):
-        with pytest.raises(UserError, match=said) as error:
+        with pytest.raises(UserError, match=message) as error:
             reanalyse((network, dataset), searched(count=4), folder)
         assert "\n" not in str(error.value)
 
@@ -254,7 +256,7 @@ def test_bad_input_is_refused_in_one_line(sources: tuple[Path, Path], tmp_path: 
 
 
 def after(board: chess.Board, moves: int) -> Iterator[str]:
-    """Give the FEN after every sequence of this many legal moves."""
+    """Return the FEN after every sequence of this many legal moves."""
     if not moves:
         yield board.fen(en_passant="fen")
         return
@@ -264,12 +266,12 @@ def after(board: chess.Board, moves: int) -> Iterator[str]:
         board.pop()
 
 
-def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Path, Path]) -> None:
+def test_near_positions_are_one_to_four_legal_moves_from_a_game(sources: tuple[Path, Path]) -> None:
     batches = Batches([sources[1]], "train", batch_size=50, columns=draw.COPIED_COLUMNS)
     (batch,) = itertools.islice(batches, 1)
     before = [to_board(position) for position in row_positions(batch)]
     rows = {name: batch[name].copy() for name in draw.COPIED_COLUMNS}
-    draw.play_random_moves(rows, seed=3)
+    draw.play_random_moves(rows, 3, silent, never)
     reached = [to_board(position) for position in row_positions(rows)]
     moves = rows["ply"].astype(int) - batch["ply"]
     assert set(moves.tolist()) >= set(range(1, draw.MAX_RANDOM_MOVES + 1))
@@ -283,7 +285,7 @@ def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Pa
     assert not rows["plies"].any()
 
 
-def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: Path) -> None:
+def test_a_dataset_of_near_positions_has_no_moves_and_results(tmp_path: Path) -> None:
     sources, count = prepare(tmp_path, games=3), 240
     assert datasets.manifest(sources[1])["positions"]["train"] < count, "several walks begin at one"
     config = searched(explorer="hand-written", source="near", count=count, width=64)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -33,11 +32,9 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training import export
 from pipeline.training.train import find_validated, train_on
-from tests import forked
 from tests.conftest import REPOSITORY, shared_data
 from tests.model.network.test_presets import small
 from tests.pipeline.datasets import content, random_game
-from tests.waiting import LONG, until
 
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 
@@ -62,7 +59,7 @@ def test_datasets_without_a_validation_split_do_not_end_the_validation(
     assert find_validated([unsplit], STEPS) == []
 
 
-def test_an_export_that_integers_would_change_is_in_float32(
+def test_an_export_falls_back_to_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[bool] = []
@@ -77,7 +74,7 @@ def test_an_export_that_integers_would_change_is_in_float32(
     assert asked == [True, False]
 
 
-def test_the_card_names_the_data_by_hash_and_not_by_place(
+def test_the_card_identifies_data_by_hash_not_by_path(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New files are hashed in a stage of its own."""
@@ -116,28 +113,8 @@ def test_runs_that_cannot_begin_are_refused(positions: Path, tmp_path: Path) -> 
     assert not net.exists()
 
 
-WORDS = (
-    "--preset fianchetto-xs --steps 9 --batch-size 64 --device cpu --set amp=off --set threads=1"
-)
-
-
-def test_a_signal_inside_of_a_step_saves_after_it(positions: Path, tmp_path: Path) -> None:
-    out = tmp_path / "net"
-    command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), "1", "train"]
-    command += ["--positions", str(positions), "--out", str(out), *WORDS.split()]
-    process = forked.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
-    until(lambda: (tmp_path / "slow").exists() or process.poll() is not None)
-    assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, "not saved yet"
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=LONG)
-    assert process.returncode == 128 + signal.SIGTERM, said
-    assert "stopped at step 2 and saved; run the same command to continue" in said
-    card = load(out)[1]
-    assert (card["step"], card["finished"]) == (2, False)
-
-
 def compile_anew(tmp_path: Path, *words: object) -> str:
-    """Run a command with an empty or own cache of kernels, and return what it prints as errors."""
+    """Run a command with its own cache of kernels and return its standard error."""
     variables = os.environ | {NUMBA_VARIABLE: str(tmp_path / "kernels")}
     command = [sys.executable, "-m", "pipeline", *map(str, words)]
     done = subprocess.run(
@@ -160,11 +137,11 @@ def test_kernels_that_are_not_compiled_yet_are_announced_once_and_take_none_of_t
     assert compile_anew(tmp_path, *words, tmp_path / "again") == ""
     words = ["ingest", positions.parent / "dump.pgn", "--workers", "2", "--out"]
     for name, count in (("first", 1), ("second", 0)):
-        said = compile_anew(tmp_path, *words, tmp_path / name)
-        assert said.count("compiling kernels:") == count, said
+        errors = compile_anew(tmp_path, *words, tmp_path / name)
+        assert errors.count("compiling kernels:") == count, errors
 
 
-def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
+def test_the_kernels_that_jobs_ask_for_exist(positions: Path) -> None:
     warm_up(uniform)
     for module in ("replay", "puct"):  # pipeline/ingest/job.py, pipeline/selfplay/job.py
         assert are_compiled(module), module
@@ -188,10 +165,10 @@ def test_an_export_writes_no_file_of_a_dataset(positions: Path, name: str) -> No
     assert content(positions) == before
 
 
-def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_seen(
+def test_a_run_starts_from_a_checkpoint_and_records_its_data(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On few games, training from scratch is told that this is better."""
+    """On few games, training from scratch logs the advice to start from a checkpoint."""
     lines = list[str]()
     monkeypatch.setattr(
         "pipeline.training.train.LOG.info", lambda text, *words: lines.append(text % words)
@@ -219,7 +196,7 @@ def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_se
         train_on([positions], "self-learning", STEPS, tmp_path / "third", start=tmp_path / "first")
 
 
-def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
+def test_a_checkpoint_with_an_older_preset_row_keeps_it(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = replace(preset("fianchetto-xs"), view="marro13+last")

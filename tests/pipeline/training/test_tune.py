@@ -2,14 +2,12 @@
 run ends as another."""
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -17,14 +15,11 @@ from engine.encoding.views import NO_LAST_MOVE
 from engine.progress import silent
 from model.checkpoint import load, read_card
 from model.inference.evaluator import NetworkEvaluator
-from model.network import decoder
-from model.network.decoder import Prediction
 from model.network.presets import preset
 from model.training.config import TrainConfig
 from model.training.loop import train
 from model.training.save import TrainingMismatchError
-from model.training.step import row_losses
-from model.training.targets import load_training_rows, resolve_targets, wdl_from_score
+from model.training.targets import load_training_rows
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
@@ -92,7 +87,7 @@ def weights(card: dict[str, Any]) -> str:
     return str(card["files"]["weights"]["sha256"])
 
 
-def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_path: Path) -> None:
+def test_a_run_uses_its_rows_once_and_records_its_data(made: Path, tmp_path: Path) -> None:
     card = tune(made, tmp_path / "net")
     assert card["step"] == card["config"]["steps"] == 22, (
         "a batch takes 10 and two thirds of 240 rows"
@@ -111,15 +106,14 @@ def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_pa
     before = read_card(made / "seed")["positions"]
     assert (card["positions"], count_positions(card)) == (22 * 16, 22 * 16 + before)
     later = tune(made, tmp_path / "later", start=tmp_path / "net")
-    assert count_positions(later) == 2 * 22 * 16 + before, (
-        "of all runs, though generations do not nest"
-    )
+    assert count_positions(later) == 2 * 22 * 16 + before
+    assert "start" not in later["data"]["start"]["data"], "generations do not nest"
     again = tune(made, tmp_path / "net")
     assert "finished already" in again["message"]
     assert again["uses"] == card["uses"]
 
 
-def test_what_is_spent_is_not_used_again(
+def test_spent_rows_are_not_used_again(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, real = [], Mixture.from_step
@@ -150,7 +144,7 @@ def test_what_is_spent_is_not_used_again(
     )
 
 
-def test_steps_are_limited_by_uses_and_by_what_is_asked(made: Path, tmp_path: Path) -> None:
+def test_steps_are_limited_by_uses_and_by_epochs(made: Path, tmp_path: Path) -> None:
     assert tune(made, tmp_path / "few", replace(CONFIG, epochs=0.2))["step"] == 5
     long = replace(CONFIG, epochs=50.0)
     many = tune(made, tmp_path / "many", long, most_uses=0.5)
@@ -161,7 +155,7 @@ def test_steps_are_limited_by_uses_and_by_what_is_asked(made: Path, tmp_path: Pa
     assert [use["names"] for use in alone["uses"]] == [["one"], ["two"]]
 
 
-def test_where_searches_teach_the_value_alone_the_policy_stays(
+def test_the_policy_is_kept_where_searches_teach_only_the_value(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of what the policy moves away without the seed's policy as its target, or less; stopped
@@ -187,7 +181,7 @@ def test_where_searches_teach_the_value_alone_the_policy_stays(
     assert losses[0] < 0.7 * losses[1], "without keep_policy the policy learns people's moves"
 
 
-def test_visits_are_taught_without_ratings_and_last_moves(made: Path) -> None:
+def test_ratings_and_last_moves_are_hidden_in_rows_with_visits(made: Path) -> None:
     """A search of the network knows neither. A value is taught with those that the row has."""
     human, names = preset("fianchetto-human"), ("elo", "opponent_elo", "last_move")
     batches = Batches([made / "two"], batch_size=90, columns=select_columns(CONFIG, human))
@@ -211,51 +205,7 @@ def priors(checkpoint: Path, rows: Batch) -> np.ndarray:
     return found
 
 
-def test_the_policys_target_is_the_shards_visits(made: Path) -> None:
-    """From Parquet to the loss, against the definition in float64 on rows read by pyarrow."""
-    smoothing, temperature = 0.1, 2.0
-    config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature)
-    stored = pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()
-    by_game = {row["game"]: row for row in stored}
-    rows = next(
-        Batches([made / "one"], batch_size=20, columns=select_columns(config, TINY)).from_step(3)
-    )
-    columns = load_training_rows(config, TINY, rows, CPU)
-    both = replace(config, teach="both", search_value_share=1.0)
-    values = resolve_targets(both, TINY, rows)["value_target"]
-    logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
-    prediction = Prediction(logits, torch.zeros(20, 3).log_softmax(1))
-    legal = decoder.legal_labels(columns["planes"])
-    found = row_losses(config, "wdl", prediction, columns, legal)
-    for at, game in enumerate(rows["game"].tolist()):
-        row, labels = by_game[game], legal_labels(rows, at)
-        z = logits[at].double().numpy()
-        log_sum = math.log(sum(math.exp(z[label]) for label in labels))
-        powers = {move["label"]: move["share"] ** (1 / temperature) for move in row["visits"]}
-        target = dict.fromkeys(labels, smoothing / len(labels))
-        for label, power in powers.items():
-            target[label] += (1 - smoothing) * power / sum(powers.values())
-        wanted = -sum(share * (z[label] - log_sum) for label, share in target.items())
-        assert float(found["policy_loss"][at]) == pytest.approx(wanted, abs=1e-4)
-        searched = wdl_from_score(np.array([row["root_value"]]))[0]
-        assert values[at] == pytest.approx(searched, abs=1e-6)
-
-
-def test_generations_do_not_nest_in_cards(made: Path, tmp_path: Path) -> None:
-    short = replace(CONFIG, epochs=1e-6)
-    tune(made, tmp_path / "a", short, selfplay=("one",))
-    tune(made, tmp_path / "b", short, selfplay=("two",), start=tmp_path / "a")
-    card = tune(made, tmp_path / "c", short, selfplay=("two",), start=tmp_path / "b")
-    assert [it["name"] for it in card["data"]["start"]["data"]["datasets"]] == [
-        "human",
-        "two",
-        "one",
-    ]
-    assert "start" not in card["data"]["start"]["data"]
-    assert card["data"]["start"]["weights_sha256"] == weights(read_card(tmp_path / "b"))
-
-
-def test_what_cannot_be_is_refused_before_anything_is_written(made: Path, tmp_path: Path) -> None:
+def test_impossible_runs_are_refused_before_anything_is_written(made: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"one batch takes 666\.667"):
         tune(made, tmp_path / "net", replace(CONFIG, batch_size=1000))
     with pytest.raises(DatasetError, match="nowhere is not a directory"):

@@ -1,72 +1,52 @@
-"""Choose the device and the arithmetic: bf16 only where it is faster."""
+"""Choose the device and the arithmetic (bf16 only where it is faster); report a lack of memory."""
 
 import ctypes
-import subprocess
 import sys
-import time
-from typing import get_args
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from engine.errors import UserError
-from model.training.config import Device
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
-METER_SECONDS = 5.0
-"""Seconds between two samples of a GPU's use."""
+ALLOCATION_ERRORS = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "can't start new thread",
+    "pyobject pointer is null",
+    "error return without exception set",
+)
+"""Texts in the error messages of failed allocations in torch, safetensors and extensions."""
 
 
 class DeviceError(UserError):
     """The machine lacks the requested device, or there is no device of this name."""
 
 
+class OutOfMemoryError(UserError):
+    """There is not enough memory, or the process has reached its limit."""
+
+
 def device_for(name: str, number: int | None = None) -> torch.device:
     """Return the device of a setting; `number` selects one of several GPUs. Raises DeviceError."""
-    if name not in get_args(Device):
+    if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device must be auto, cpu or cuda, not {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError("torch sees no GPU here: use --device auto or cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and number is not None:
-        if number >= torch.cuda.device_count():
-            count = torch.cuda.device_count()
-            raise DeviceError(
-                f"process {number} of this machine has no GPU, since torch sees only {count}: "
-                "start fewer processes"
-            )
-        return torch.device(name, number)
-    return torch.device(name)
-
-
-class GpuMeter:
-    """Measure the share of time that the first GPU is busy, with the driver's nvidia-smi."""
-
-    def __init__(self) -> None:
-        self.shares: list[float] = []
-        self.asked = 0.0
-
-    def read(self) -> dict[str, float]:
-        """Return the mean share as `gpu_busy`, sampled every few seconds; {} if not known."""
-        if time.monotonic() - self.asked >= METER_SECONDS:
-            self.asked = time.monotonic()
-            self.shares += self._sample()
-        return {"gpu_busy": sum(self.shares) / len(self.shares)} if self.shares else {}
-
-    def _sample(self) -> list[float]:
-        gpu = torch.cuda.get_device_properties(0).uuid
-        words = ["nvidia-smi", f"--id=GPU-{gpu}", "--query-gpu=utilization.gpu"]
-        try:
-            answer = subprocess.run(
-                [*words, "--format=csv,noheader,nounits"],
-                capture_output=True,
-                text=True,
-                timeout=METER_SECONDS,
-            ).stdout
-            return [float(answer) / 100]
-        except (OSError, ValueError, subprocess.TimeoutExpired):
-            return []
+    if name == "cpu" or number is None:
+        return torch.device(name)
+    if number >= torch.cuda.device_count():
+        raise DeviceError(
+            f"process {number} of this machine has no GPU, since torch sees only "
+            f"{torch.cuda.device_count()}: start fewer processes"
+        )
+    return torch.device(name, number)
 
 
 def gains_by_bf16(device: torch.device) -> bool:
@@ -107,3 +87,29 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(MMAP_THRESHOLD, 1 << 30)
         mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads of the CPU during the block; 0 leaves the number as it is."""
+    before = torch.get_num_threads()
+    try:
+        if count:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def memory_errors(work: str, remedy: str) -> Iterator[None]:
+    """Convert a failed allocation during `work` to an OutOfMemoryError with a `remedy`."""
+    try:
+        yield
+    except BaseException as error:  # a Rust panic is not an Exception
+        is_panic = type(error).__name__ == "PanicException"
+        has_text = any(text in str(error).lower() for text in ALLOCATION_ERRORS)
+        is_plain = is_panic or isinstance(error, (RuntimeError, SystemError))
+        if not isinstance(error, MemoryError) and not (is_plain and has_text):
+            raise
+        raise OutOfMemoryError(f"not enough memory for {work}: {remedy}") from error
