@@ -17,6 +17,7 @@ Axes: B batch, A label, K moves of a policy target.
 """
 
 import copy
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -42,6 +43,8 @@ from model.training.config import TrainConfig, ema_decay, learning_rate, resolve
 from model.training.distributed import World, WorldError, all_reduce, average_over_processes
 from model.training.optimizers import CombinedOptimizer
 from model.training.targets import load_training_rows
+
+LOG = logging.getLogger(__name__)
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 """Metrics summed over the rows of each step. `known` counts rows with a target move; `top1` and
@@ -134,8 +137,11 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         draw=torch.zeros((), device=device, dtype=torch.int64),
         best=best if config.patience else {},
     )
-    if config.graphs and device.type == "cuda" and world.size == 1:
-        run.graphs = capture_steps(run)
+    if config.graphs and device.type == "cuda":
+        if world.size == 1:
+            run.graphs = capture_steps(run)
+        elif world.is_first:
+            LOG.warning("with several processes, steps are not captured as CUDA graphs")
     return run
 
 
