@@ -156,8 +156,7 @@ lane = make_intrinsic(
 """Extract one lane, (Lanes, index) -> uint64."""
 
 
-@intrinsic
-def store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
+def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
     """Write eight lanes to contiguous `boards` (uint64[n]) from index `first`; unchecked."""
     if not isinstance(boards, types.Array) or boards.layout != "C" or boards.dtype != types.uint64:
         raise TypingError(f"lanes can be stored only in a contiguous uint64[n], not in {boards}")
@@ -169,6 +168,9 @@ def store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(boards, types.intp, LANES), build
+
+
+store: Any = intrinsic(_store)
 
 
 def _operator(operation: Callable[..., Any], build: Callable[..., Any]) -> None:

@@ -56,11 +56,10 @@ def assert_same(fen: str) -> int:
 
 
 def test_positions_of_random_games_are_those_of_python_chess() -> None:
-    fens = walks(30, 120)
-    assert len(fens) > 2_500
-    for fen in fens:
-        assert_same(fen)
-        assert_same(" ".join(fen.split()[:4]))
+    fens = walks(20, 120)
+    assert len(fens) > 1_600
+    for row, fen in enumerate(fens):
+        assert_same(fen if row % 4 else " ".join(fen.split()[:4]))
 
 
 def test_damaged_fens_are_rejected_as_by_python_chess() -> None:
