@@ -1,3 +1,11 @@
+"""How kernels are compiled: without reference counting, and with instructions that Numba lacks."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.extending import intrinsic
+
+BORROWING: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 """Options for `@njit(**BORROWING)`: compile a kernel without Numba's reference counting.
 
 Reference counting costs two atomic operations for each array argument of each call, a third of the
@@ -6,6 +14,21 @@ kernel that it calls. Numba refuses to compile a kernel that allocates (even `ch
 does). `_nrt` is an undocumented option of Numba.
 """
 
-from typing import Any
 
-BORROWING: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+def make_intrinsic(signature: Any, build: Callable[..., Any]) -> Any:
+    """Return a function of one or two arguments for compiled code, with a Numba signature.
+
+    `build(builder, *values)` emits its instructions for LLVM values.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return build(builder, *values)
+
+    def unary(typing_context: Any, value: Any) -> Any:
+        return signature, emit
+
+    def binary(typing_context: Any, first: Any, second: Any) -> Any:
+        return signature, emit
+
+    made: Any = intrinsic(unary if len(signature.args) == 1 else binary)
+    return made

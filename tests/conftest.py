@@ -1,14 +1,12 @@
-"""What every test shares: where the real games and truth tables lie, how hypothesis runs, how
-workers share the tests."""
+"""Fixtures and hooks of all tests: hypothesis, the distribution over workers, shared data."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Two tests run side by side, and the processes that they start too: threads that wait for each
-# other actively would take many times as long (docs/log/2026-11-20.md, "Busy neighbours"). Before
-# anything imports torch.
+# Tests and their subprocesses run side by side, where threads that wait actively take many times as
+# long (docs/log/2026-11-20.md, "Busy neighbours"). Torch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -18,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 TOGETHER = ("tests/pipeline/defs", "tests/pipeline/cli")
-"""Folders whose files share what is costly to make: one worker runs them all."""
+"""Folders whose files share expensive fixtures, so that one worker runs them all."""
 LONGEST = (
     *TOGETHER,
     "tests/model/inference/test_export.py",
@@ -26,15 +24,15 @@ LONGEST = (
     "tests/model/network/test_presets.py",
     "tests/engine/encoding/test_planes_oracle.py",
 )
-"""What is begun first, so that no worker is left with a long file when the others are done."""
+"""Folders and files that start first, so that no worker runs a long one when others are done."""
 
-# a first call of a kernel may compile it, and a machine may be busy
+# no deadline: the first call of a kernel may compile it, and the machine may be busy
 settings.register_profile("fianchetto", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fianchetto")
 
 
 class Scheduling(LoadScopeScheduling):
-    """Assigns whole files to a worker, so that what a module's tests share is made once."""
+    """Assigns whole files to a worker, so that fixtures of a module are made once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -44,7 +42,7 @@ class Scheduling(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """Deal tests out by files, unless another way was asked for."""
+    """Distribute tests by file, unless `--dist` was given."""
     config.option.loadscopereorder = False
     return Scheduling(config, log) if config.getvalue("dist") == "load" else None
 
@@ -60,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def unsynced() -> Iterator[None]:
-    """Do not wait for the disk: a killed process loses no write."""
+    """Replace fsync: without it, a killed process loses no writes, and tests are faster."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -68,7 +66,7 @@ def unsynced() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def store_in_memory() -> Iterator[None]:
-    """Let tests use fsspec's store in memory, which a command refuses because it keeps nothing."""
+    """Allow fsspec's store in memory, which commands reject because it is lost at their end."""
     from pipeline.storage.stores import STORES
 
     with pytest.MonkeyPatch.context() as patch:
@@ -78,25 +76,22 @@ def store_in_memory() -> Iterator[None]:
 
 @pytest.fixture
 def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a training ask whether to stop before each step alone, so that tests can count steps by
-    questions.
+    """Make training poll `stop` only before each step, so that tests can count steps.
 
-    How often it asks in a validation depends on the machine's speed.
+    During validation, the number of polls depends on the machine's speed.
     """
     monkeypatch.setattr("model.training.loop.POLL_SECONDS", float("inf"))
 
 
 def shared_data(relative: str) -> Path:
-    """Return the path of a file of real games or truth tables; skip the test when it is absent.
+    """Return the path of a file of real games or reference tables; skip the test if it is absent.
 
-    They lie beside the repository, in ../shared/data, or where FIANCHETTO_SHARED_DATA says; they
-    are never part of it.
+    The files are in ../shared/data beside the repository, or in FIANCHETTO_SHARED_DATA.
     """
     root = Path(os.environ.get("FIANCHETTO_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
     path = root / relative
     if not path.exists():
         pytest.skip(
-            f"{path} is absent: put the shared data there, or name its folder in "
-            f"FIANCHETTO_SHARED_DATA"
+            f"{path} does not exist: set FIANCHETTO_SHARED_DATA to the folder of the shared data"
         )
     return path

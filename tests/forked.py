@@ -1,17 +1,13 @@
-"""Processes of the product that begin at once: each is forked off one that has imported torch and
-loaded the kernels.
+"""Start Python processes quickly: fork a server that has imported torch and loaded the kernels.
 
-A fresh Python spends one to three seconds of a processor on that, and what a test asks mostly comes
-after it: what a command answers, what a kill leaves. `Popen` and `run` are subprocess's, for
-commands `[sys.executable, "-m", MODULE, ...]` and `[sys.executable, "-c", CODE, ...]`. Tests of a
-start itself, of imports and of compiling need a fresh Python.
+A new Python needs one to three CPU seconds for that. `Popen` and `run` replace those of subprocess
+for commands `[sys.executable, "-m", MODULE, ...]` and `[sys.executable, "-c", CODE, ...]`. Tests of
+imports and compiling need a new Python.
 
-    a test -> `Popen` -- command, folder, environment, streams --> the server, `python -m
-    tests.forked SOCKET`, one for each
-    worker of pytest -> os.fork() -> the child runs the command as `__main__`, and ends
+    test -> Popen -- command, folder, environment, streams --> server (one per pytest worker)
+                     -> os.fork() -> the child runs the command as `__main__`
 
-The server has no threads, which a fork would lose: it has written Parquet and never read it, and
-has not trained.
+The server has no threads, which a fork would lose: it has not read Parquet or trained.
 """
 
 import atexit
@@ -36,13 +32,12 @@ from typing import Any, NoReturn
 from tests.conftest import REPOSITORY
 
 KILL_AT = "FIANCHETTO_TESTS_KILL_AT"
-"""Variable of a process's environment: it kills itself before its file operation of this number,
-from 1."""
+"""Environment variable: a process kills itself before its file operation of this number, from 1."""
 FILE_OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 """Audit events that `KILL_AT` counts, besides `open` for writing; `os.replace` is a rename."""
 POLL_SECONDS = 0.01
 RUNNING = -1
-"""In place of an exit status."""
+"""Answer of the server instead of an exit status."""
 GAME = (
     b'[Event "Rated"]\n[Site "https://lichess.org/fianchet"]\n[Result "1-0"]\n\n1. e4 f6 2. d4 '
     b"g5 3. Qh5# 1-0\n"
@@ -52,7 +47,7 @@ PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
 class Popen(subprocess.Popen[Any]):
-    """A process that is forked off the server, and waited for through it."""
+    """A process that the server forks and waits for."""
 
     def _execute_child(self, *arguments: Any) -> None:
         given = ARGUMENTS.bind(self, *arguments).arguments
@@ -84,28 +79,27 @@ class Popen(subprocess.Popen[Any]):
 
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-    """Run a command to its end, and return what it printed."""
+    """Run a command and return its output."""
     with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
         out, error = process.communicate()
     return subprocess.CompletedProcess(command, process.returncode, out, error)
 
 
 class Server:
-    """The tests' side of the server."""
+    """The tests' connection to the server."""
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair()
         with theirs:
             words = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
-            # a session of its own: Ctrl-C in pytest's terminal is not meant for it
+            # a new session, so that Ctrl-C in the terminal does not reach it
             self.process = subprocess.Popen(
                 words, cwd=REPOSITORY, pass_fds=[theirs.fileno()], start_new_session=True
             )
         self.answers = self.socket.makefile("r")
 
     def ask(self, request: dict[str, Any], streams: list[int] | None = None) -> int:
-        """Send a request, and with it what shall be the process's standard streams; give the
-        answer."""
+        """Send a request with the process's standard streams; return the answer."""
         socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], streams or [])
         return int(self.answers.readline())
 
@@ -115,11 +109,11 @@ def _server() -> Server:
     return Server()
 
 
-# ---------------------------------------------------------------- the server's side
+# ---------------------------------------------------------------- the server
 
 
 def main() -> None:
-    """Serve until the tests are over; in a child, become what was asked for."""
+    """Answer requests until the tests end; a child runs the requested command."""
     theirs = socket.socket(fileno=int(sys.argv[1]))
     _load()
     while request := _received(theirs):
@@ -136,7 +130,7 @@ def main() -> None:
 
 
 def _load() -> None:
-    """Import and load what takes long."""
+    """Import modules and load kernels that take long."""
     import torch
     import torch._dynamo  # as the first optimizer does
 
@@ -174,7 +168,7 @@ def _encode_a_game() -> None:
 
 
 def _received(theirs: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return the next request and the streams that came with it; None when the tests are over."""
+    """Return the next request and its streams; None when the tests have ended."""
     text, streams = b"", []
     while not text.endswith(b"\n"):
         part, sent, _, _ = socket.recv_fds(theirs, 1 << 20, len(PIPES))
@@ -186,7 +180,7 @@ def _received(theirs: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def _status(asked: dict[str, Any], streams: list[int]) -> int:
-    """Run a command, and give the exit status that Python would end with."""
+    """Run a command and return its exit status."""
     try:
         _become(asked, streams)
     except SystemExit as error:
@@ -198,25 +192,24 @@ def _status(asked: dict[str, Any], streams: list[int]) -> int:
         traceback.print_exc()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:  # noqa: BLE001 - said, and carried by the exit status
+    except BaseException:  # noqa: BLE001 - printed, and reported by the exit status
         traceback.print_exc()
         return 1
     return 0
 
 
 def _end(status: int) -> NoReturn:
-    """End this process as Python does, but leave its memory to the system: to take all modules
-    apart takes 1.5 s."""
+    """End this process without freeing its modules, which would take 1.5 s."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it was closed
+        with contextlib.suppress(OSError, ValueError):  # it has no reader, or was closed
             stream.flush()
     os._exit(status)
 
 
 def _become(asked: dict[str, Any], streams: list[int]) -> None:
-    """Run a command in this process as a fresh Python would."""
+    """Run a command in this process as a new Python would."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -1,8 +1,6 @@
-"""Compile what the suite will run, once, while the linters have the other core: `python -m
-tests.kernels`.
+"""Compile all modules and kernels before the tests, while linters run: `python -m tests.kernels`.
 
-Processes that start together with nothing compiled would each compile all of it: the kernels, and
-Python's modules where the environment forbids to keep what an import compiles.
+Otherwise, processes that start together would each compile all of them.
 """
 
 import compileall

@@ -1,4 +1,4 @@
-"""The lowest versions that pyproject.toml admits, as a list of constraints for pip: `python -m
+"""Print the lowest versions that pyproject.toml allows, as pip constraints: `python -m
 tests.lowest`."""
 
 import sys
@@ -14,11 +14,11 @@ from tests.conftest import REPOSITORY
 
 EXTRAS = ("dev",)
 EXCEPT = {"torch": "2.13.0"}
-"""Taken at this version, whatever their bounds: other builds of torch are gigabytes."""
+"""Versions that replace the lowest ones: other builds of torch have gigabytes."""
 
 
 def lowest(project: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each requirement that says how low it goes."""
+    """Yield a constraint for each requirement with a lower bound."""
     extras = project["optional-dependencies"]
     for line in [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]:
         requirement = Requirement(line)

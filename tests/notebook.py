@@ -1,8 +1,7 @@
-"""Runs docs/first_steps.ipynb: `python -m tests.notebook` writes the outputs of its cells into it
-anew.
+"""Run docs/first_steps.ipynb, and write the outputs of its cells into it: `python -m
+tests.notebook`.
 
-A cell is executed as Jupyter does, its last expression shown, without a kernel; so the notebook
-needs nothing that is not installed with the project. It works in a temporary folder.
+Cells are executed as in Jupyter, but without its packages, in a temporary folder.
 """
 
 import ast
@@ -22,8 +21,7 @@ NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
 def run(
     cells: list[dict[str, Any]], folder: Path
 ) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
-    """Execute the code of a notebook in a folder; give its variables, and the outputs of each cell
-    of code."""
+    """Execute a notebook in a folder; return its variables and the outputs of each code cell."""
     names: dict[str, Any] = {"__name__": "__main__"}
     outputs = []
     with contextlib.chdir(folder):
@@ -34,7 +32,7 @@ def run(
 
 
 def execute(code: str, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """Execute one cell and give what it prints and shows, as a notebook stores it."""
+    """Execute a cell and return its outputs, as a notebook stores them."""
     body = ast.parse(code).body
     last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
     printed, value = io.StringIO(), None

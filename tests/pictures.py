@@ -1,9 +1,7 @@
-"""The pictures of the README, taken anew: `python -m tests.pictures [--games PGN] [--minutes M]`,
-or `make pictures`.
+"""Take the pictures of the README: `python -m tests.pictures [--games PGN] [--minutes M]`.
 
-Dagster's UI runs on an instance of its own, in a temporary folder, after the embedded sample has
-gone from dump to report in it; Chromium takes the games given through it as
-docs/guides/own_games.md says, then the asset graph and a run's page. The report is of
+Dagster's UI runs on a temporary instance in which the embedded sample has been materialized.
+Chromium trains a network on the given games as docs/guides/own_games.md says. The report is of
 datasets/embedded on these games.
 """
 
@@ -24,7 +22,7 @@ from PIL import Image
 
 from model.training.config import DEFAULT_PRESET
 from pipeline.evaluation.game_texts import read_dump
-from pipeline.samples.shipped import SAMPLE_DUMP
+from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 from tests.pipeline.board.served import serving as serving_board
 from tests.pipeline.defs.served.first_hour import take_first_hour
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 IMAGES = REPOSITORY / "docs" / "images"
 MOST_BYTES = 150_000
-"""Larger pictures are refused: they are kept in git."""
+"""Maximum size of a picture, since pictures are in git."""
 ASKED = "r1bqk2r/pppp1ppp/2n2n2/4p1N1/1bB1P3/8/PPPP1PPP/RNBQK2R w KQkq - 6 5"
 """A position to ask about: White attacks f7."""
 POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
@@ -50,12 +48,10 @@ def main() -> None:
         "--games",
         type=Path,
         default=SAMPLE_DUMP,
-        help="games that the embedded network has not seen (PGN)",
+        help="games that the embedded network was not trained on (PGN)",
     )
-    parser.add_argument(
-        "--minutes", type=float, default=1.5, help="minutes of training in the run that is shown"
-    )
-    parser.add_argument("--limit", type=int, default=20_000, help="most positions of the report")
+    parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
+    parser.add_argument("--limit", type=int, default=20_000, help="positions of the report")
     options = parser.parse_args()
     games = options.games.resolve()
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -83,28 +79,16 @@ def main() -> None:
 
 
 def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
-    """Report on the embedded network, and keep the first screen of the page that `fianchetto
-    report` writes."""
-    checkpoint = str(REPOSITORY / "datasets" / "embedded")
-    command(
-        "report",
-        "--checkpoint",
-        checkpoint,
-        "--pgn",
-        str(games),
-        "--limit",
-        str(limit),
-        "--out",
-        str(out),
-    )
+    """Report on the embedded network, and take the first screen of the page."""
+    words = ("--checkpoint", str(EMBEDDED), "--pgn", str(games), "--limit", str(limit))
+    command("report", *words, "--out", str(out))
     page = browser.new_page(viewport={"width": 1300, "height": 780})
     page.goto((out / "report.html").as_uri())
     keep("report.png", page.screenshot())
 
 
 def take_board(browser: "Browser", games: Path) -> None:
-    """Keep the page of `fianchetto play`: a game being played, a position asked about, the first of
-    the games reviewed."""
+    """Take the page of `fianchetto play`: a game, a question about a position, a reviewed game."""
     first = chess.pgn.read_game(io.StringIO(next(read_dump(str(games))).decode("utf-8", "replace")))
     with serving_board() as (_, url):
         page = browser.new_page(viewport={"width": 1040, "height": 760})
@@ -134,10 +118,10 @@ def take_board(browser: "Browser", games: Path) -> None:
 
 
 def take_graph(page: "Page", server: Server) -> None:
-    """Keep the asset graph, all groups unfolded."""
+    """Take the asset graph with all groups unfolded."""
     page.goto(server.url + server.unfolded_graph(), wait_until="domcontentloaded")
     page.locator('text="Hide navigation" >> visible=true').last.click()
-    # a new visit shows all of it in the room that there is now
+    # reloading fits the graph into the window
     page.reload(wait_until="domcontentloaded")
     page.wait_for_timeout(4000)
     for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]:
@@ -147,24 +131,15 @@ def take_graph(page: "Page", server: Server) -> None:
     assert left is not None
     assert size is not None
     edge = left["x"] + left["width"] + 28  # of the list of groups beside the graph
-    keep(
-        "asset-graph.png",
-        page.screenshot(
-            clip={
-                "x": edge,
-                "y": 110,
-                "width": size["width"] - edge - 50,
-                "height": size["height"] - 120,
-            }
-        ),
-    )
+    width, height = size["width"] - edge - 50, size["height"] - 120
+    clip = {"x": edge, "y": 110, "width": width, "height": height}
+    keep("asset-graph.png", page.screenshot(clip=clip))
 
 
 def take_run(page: "Page", server: Server) -> None:
-    """Keep the page of the newest run, which made a report."""
-    run = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"][
-        "results"
-    ][0]["id"]
+    """Take the page of the newest run, which made a report."""
+    found = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")
+    run = found["runsOrError"]["results"][0]["id"]
     page.set_viewport_size({"width": 1400, "height": 800})
     page.goto(f"{server.url}/runs/{run}", wait_until="domcontentloaded")
     page.locator('text="accuracy_report" >> visible=true').first.wait_for()
@@ -174,7 +149,7 @@ def take_run(page: "Page", server: Server) -> None:
 
 @contextmanager
 def materialised(folder: Path, minutes: float) -> Iterator[Server]:
-    """Serve an instance in which the sample has gone from dump to report."""
+    """Serve an instance in which all assets of the sample have been materialized."""
     home, datasets = folder / "home", folder / "datasets"
     home.mkdir()
     for name in ("sample", "dumps"):
@@ -202,15 +177,15 @@ def command(*words: str) -> None:
 
 
 def chromium() -> str:
-    """Find a browser that is installed; none is downloaded."""
+    """Return the command of an installed browser."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found
-    sys.exit("there is no chromium here (Debian: apt-get install chromium)")
+    sys.exit("chromium is not installed (Debian: apt-get install chromium)")
 
 
 def keep(name: str, taken: bytes) -> None:
-    """Write a picture in 128 colours, which is what screenshots and charts need."""
+    """Write a picture in 128 colors, enough for screenshots and charts."""
     target, packed = IMAGES / name, io.BytesIO()
     Image.open(io.BytesIO(taken)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
         packed, "PNG", optimize=True

@@ -1,22 +1,22 @@
-"""Which processes are the workers of a `LocalEngine`."""
+"""Find the worker processes of a `LocalEngine`."""
 
 from contextlib import suppress
 
 import psutil
 
 NOBODY = 2**31 - 1
-"""A number that no process has: the system's are smaller."""
+"""A process id that no process has: the system's are smaller."""
 
 
 def command(process: psutil.Process) -> str:
-    """Return a process's command line, "" once it has ended."""
+    """Return a process's command line; "" if it has ended."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
 
 
 def workers_of(process: int | None = None) -> list[psutil.Process]:
-    """Return the living workers of a process, this one by default; none when it has ended."""
+    """Return the living workers of a process, by default of this one; none if it has ended."""
     with suppress(psutil.NoSuchProcess):
         below = psutil.Process(process).children()
         found = [child for child in below if "pipeline.executors.local" in command(child)]

@@ -1,9 +1,8 @@
-"""Pictures of the pages that people open, to look at: `python -m tests.screens [NAME...]`, or `make
-pictures`.
+"""Take screenshots of the pages that this project writes: `python -m tests.screens [NAME...]`.
 
-Each page is taken whole and in its first screen, at 1440 and 390 pixels, in light and dark, as
-build/screens/NAME-WIDTH-SCHEME[-first].png. The pages are made from the embedded sample, or show
-the files given with --page. To add a page, add a function to PAGES.
+Each page is taken whole and in its first screen, 1440 and 390 pixels wide, light and dark, as
+build/screens/NAME-WIDTH-SCHEME[-first].png. Pages are made from the embedded sample, or given with
+--page. To add a page, add a function to PAGES.
 """
 
 import argparse
@@ -18,7 +17,7 @@ from tests.conftest import REPOSITORY
 from tests.pictures import chromium, command
 
 SCREENS = REPOSITORY / "build" / "screens"
-"""Ignored by git; datasets and networks of the pages are kept beside the pictures."""
+"""Folder of the pictures, and of the datasets and networks of the pages; ignored by git."""
 SIZES = ((1440, 900), (390, 844))
 CUT = """width => {
     const folded = [...document.querySelectorAll("details:not([open])")]
@@ -28,7 +27,7 @@ CUT = """width => {
     .map(it => it.innerText.slice(0, 80))
     folded.forEach(it => it.open = false)
     return cut }"""
-"""Lists what is wider than its place: on a phone, tables may scroll, the page may not."""
+"""Lists elements that are cut off: on a phone, tables may scroll, but not the page."""
 SCHEMES = ("light", "dark")
 
 

@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, commands can be parsed, pictures are shown."""
+"""Documents: links have targets, commands can be parsed, pictures are used."""
 
 import re
 import shlex
@@ -23,7 +23,7 @@ OF_OTHERS = {"--help", "--nnodes", "--rdzv-endpoint"}
 
 
 def documents() -> list[Path]:
-    """List the Markdown files of the tree, by git where there is one."""
+    """Return the Markdown files, listed by git if there is a repository."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
         cwd=REPOSITORY,
@@ -46,14 +46,13 @@ each_document = pytest.mark.parametrize(
 
 
 def anchors(text: str) -> set[str]:
-    """Names of a document's headings in links, as GitHub makes them."""
+    """Return the anchors of a document's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def commands(text: str, pattern: re.Pattern[str]) -> list[list[str]]:
-    """Split the commands that a document shows whole, without `...`: in blocks of shell, or in
-    inline code."""
+    """Return the words of a document's complete commands (without `...`), in blocks or inline."""
     if pattern is FENCED:
         blocks = (block.replace("\\\n", " ") for block in FENCED.findall(text))
         lines = [line for block in blocks for line in block.splitlines()]
@@ -65,7 +64,7 @@ def commands(text: str, pattern: re.Pattern[str]) -> list[list[str]]:
 
 
 @each_document
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_have_targets(document: Path) -> None:
     links = [link for link in LINK.findall(document.read_text()) if not link[0].startswith(BROWSED)]
     for target, anchor in links:
         path = document.parent / target if target else document
@@ -76,7 +75,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 @each_document
 def test_commands_and_options_exist(document: Path) -> None:
     if document.parent.name == "log":
-        pytest.skip("the commands of log entries are of their day")
+        pytest.skip("log entries keep the commands of their day")
     text = document.read_text()
     mentioned = commands(text, INLINE)
     verbs = {words[0] for words in mentioned if not words[0].startswith("-")}
@@ -99,14 +98,14 @@ def test_make_targets_exist(document: Path) -> None:
     assert not [target for target in shown if f"\n{target}:" not in makefile]
 
 
-def test_the_readme_is_short_and_shows_how_to_begin() -> None:
+def test_the_readme_is_short_and_shows_every_step() -> None:
     text = (REPOSITORY / "README.md").read_text()
     assert len(text.splitlines()) <= 110
     steps = {"fetch", "ingest", "train", "report", "finetune", "arena"}
     assert {words[0] for words in commands(text, FENCED)} >= steps
 
 
-def test_every_picture_is_shown_somewhere_and_small() -> None:
+def test_every_picture_is_used_and_small() -> None:
     shown = {
         (document.parent / target).resolve()
         for document in DOCUMENTS

@@ -1,5 +1,4 @@
-"""The commands of the guides, run one after the other on a small file of games, with smaller
-numbers."""
+"""Run the commands of the guides in order, with few games and small numbers."""
 
 import os
 import re
@@ -20,14 +19,14 @@ SMALLER = {
     "--minutes": ["--steps", "2", "--batch-size", "16"],
     "--games": ["--games", "2"],
     "--limit": ["--limit", "50"],
+    "--simulations": ["--simulations", "2"],
 }
-SMALLER |= {"--simulations": ["--simulations", "2"]}
-LEFT_OUT = {"uci"}
-"""It waits for a GUI."""
+SKIPPED = {"uci"}
+"""Commands that wait for a GUI."""
 
 
 def shrink(words: list[str]) -> list[str]:
-    """Return a command with quick values."""
+    """Replace options of a command by those in SMALLER."""
     quick: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -39,7 +38,7 @@ def shrink(words: list[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", ["own_games", "judging", "imitate"])
-def test_its_commands_work_in_their_order(guide: str, tmp_path: Path) -> None:
+def test_the_commands_of_a_guide_work_in_order(guide: str, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_text("\n".join(random_game(seed) for seed in range(60)))
     (tmp_path / "other.pgn").write_text("\n".join(random_game(seed) for seed in range(60, 70)))
     shutil.copytree(EMBEDDED, tmp_path / "datasets" / "embedded")
@@ -65,7 +64,7 @@ def test_its_commands_work_in_their_order(guide: str, tmp_path: Path) -> None:
         shutil.copytree(EMBEDDED, tmp_path / "datasets" / "checkpoints" / "friend")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     for words in shown:
-        if words[0] in LEFT_OUT or (
+        if words[0] in SKIPPED or (
             any("stockfish" in word for word in words) and not shutil.which("stockfish")
         ):
             continue

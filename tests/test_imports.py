@@ -1,5 +1,4 @@
-"""No module, and no package, is imported by what it imports itself: neither at the top, nor in a
-function, nor for types. Heavy libraries are imported only where they are used."""
+"""Modules and packages have no import cycles, and heavy libraries are imported only where used."""
 
 import subprocess
 import sys

@@ -1,5 +1,4 @@
-"""The notebooks run: the one of first steps, which the wheel's test runs where only a wheel is
-installed, and the one for Colab and Kaggle on a processor, with a lost machine in between."""
+"""Run the notebooks: the first steps, and the one for Colab and Kaggle, on a CPU."""
 
 import json
 import re
@@ -18,7 +17,7 @@ from tests.notebook import NOTEBOOK, run
 ON_GPU = REPOSITORY / "docs" / "train_on_gpu.ipynb"
 
 
-def test_the_notebook_leads_from_a_row_to_a_board_to_a_prediction(tmp_path: Path) -> None:
+def test_the_notebook_of_first_steps_shows_its_stored_outputs(tmp_path: Path) -> None:
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     names, outputs = run(cells, tmp_path)
     assert names["manifest"]["games"]["used"] == 2000
@@ -34,14 +33,14 @@ def test_the_notebook_leads_from_a_row_to_a_board_to_a_prediction(tmp_path: Path
 
 
 def kind(output: dict[str, dict[str, object]]) -> str:
-    """Name what an output is, by which its text may differ from machine to machine."""
+    """Return the kind of an output, whose text may depend on the machine."""
     return next(iter(output.get("data", {"text": ""})))
 
 
 def translate(source: str, steps: int) -> str:
-    """Return a cell's code without IPython: commands become processes, with small numbers.
+    """Translate a cell to Python: commands become subprocesses with small numbers.
 
-    `%pip` and `fetch` are left out: they need the services' network.
+    `%pip` and `fetch` are removed, since they need a network.
     """
     for text, quick in (
         ("\\\n", " "),
@@ -69,7 +68,7 @@ def execute(line):
 
 @pytest.mark.slow
 def test_the_notebook_for_gpus_continues_on_a_new_machine(tmp_path: Path) -> None:
-    """Small numbers: the bundled games, two steps, then a machine without dataset and two more."""
+    """Train two steps on the bundled games, then two more on a machine without the dataset."""
     page = json.loads(ON_GPU.read_text())
     assert (page["nbformat"], page["nbformat_minor"]) == (4, 5)
     assert all(re.fullmatch(r"[\w-]{1,64}", cell["id"]) for cell in page["cells"])
@@ -89,4 +88,4 @@ def test_the_notebook_for_gpus_continues_on_a_new_machine(tmp_path: Path) -> Non
         names = zipfile.ZipFile(kept / "human.zip").namelist()
         assert {"human/checkpoint.json", "human/model.onnx"} <= set(names)
     lines = map(json.loads, (kept / "human" / "metrics.jsonl").read_text().splitlines())
-    assert next(lines)["step"] <= 2, "the second machine did not begin again"
+    assert next(lines)["step"] <= 2, "the second machine resumed"

@@ -1,4 +1,4 @@
-"""speedrun.sh on a few games: a stopped run goes on, and the table has every step."""
+"""Run speedrun.sh on a few games: a stopped run resumes, and the table has every step."""
 
 import os
 import re
@@ -22,7 +22,7 @@ TUNE = (
 
 
 @pytest.mark.slow
-def test_the_story_from_games_to_a_tuned_player(tmp_path: Path) -> None:
+def test_speedrun_resumes_and_prints_the_time_of_each_step(tmp_path: Path) -> None:
     with zstandard.open(SAMPLE_DUMP, "rt") as sample:
         games = re.split(r"(?=^\[Event )", sample.read(), flags=re.MULTILINE)[1 : GAMES + 1]
     (tmp_path / "games.pgn").write_text("".join(games))

@@ -1,18 +1,18 @@
-"""Waiting for what another process or thread does, and what a slow machine says meanwhile."""
+"""Wait for other processes and threads, and ignore messages that only slow machines print."""
 
 import re
 import time
 from collections.abc import Callable
 
 LONG = 500.0
-"""Seconds after which a test takes something for hung, however busy the machine is."""
+"""Timeout of tests in seconds, long enough for a busy machine."""
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Return when something is true."""
+    """Wait until a condition is true."""
     end = time.monotonic() + LONG
     while not condition():
-        assert time.monotonic() < end, "it never happened"
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.01)
 
 
@@ -20,9 +20,8 @@ SLOW = re.compile(r"fianchetto: (.* \d+ %\||compiling kernels|a step of )")
 
 
 def drop_slow_lines(stderr: str) -> str:
-    """Return what a command wrote but for lines that slow machines cause.
+    """Remove lines that only slow machines print.
 
-    They are progress every 45 s, the compilation of kernels, and a training step of more than five
-    seconds.
+    These are progress every 45 s, the compilation of kernels, and training steps of over 5 s.
     """
     return "".join(line for line in stderr.splitlines(keepends=True) if not SLOW.match(line))

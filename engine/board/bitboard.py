@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from engine.kernels import BORROWING
+from engine.kernels import BORROWING, make_intrinsic
 
 U = np.uint64
 
@@ -53,27 +52,14 @@ KNIGHT_STEPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (
 """(file, rank) steps in the order of move types 56..63."""
 
 
-def _unary(name: str) -> Any:
-    """Make a Numba intrinsic of LLVM's operation `name` on uint64."""
-
-    @intrinsic
-    def operation(typing_context: Any, value: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            if name == "cttz":
-                return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-            function = builder.module.declare_intrinsic(f"llvm.{name}", (ir.IntType(64),))
-            return builder.call(function, (arguments[0],))
-
-        return types.uint64(types.uint64), build
-
-    return operation
-
-
-popcount = _unary("ctpop")
+_WORD = types.uint64(types.uint64)
+popcount = make_intrinsic(_WORD, lambda builder, board: builder.ctpop(board))
 """Number of set bits, uint64 -> uint64 (inside compiled code)."""
-lowest = _unary("cttz")
+lowest = make_intrinsic(
+    _WORD, lambda builder, board: builder.cttz(board, ir.Constant(ir.IntType(1), 0))
+)
 """Index of the lowest set bit, uint64 -> uint64; 64 for an empty board (inside compiled code)."""
-flip = _unary("bswap")
+flip = make_intrinsic(_WORD, lambda builder, board: builder.bswap(board))
 """Mirror top to bottom, uint64 -> uint64: a byte swap (inside compiled code)."""
 
 

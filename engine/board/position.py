@@ -1,12 +1,10 @@
 """A position as sixteen words in the mover's view: FEN in and out, push, mirror, key.
 
 word    meaning                                              seen by
-0..11   own pawns, opponent's pawns, own knights, ...        mover (order of planes 0..11: P p N n B
-b R r Q q K k)
-12      turn: zero with White to move, all ones with Black   absolute;
-13      castling: home squares of rooks that may still castle mover (own on row 7, the opponent's on
-row 0);
-14      en-passant target square, after every double push    mover (row 2), zero for none;
+0..11   own pawns, opponent's pawns, own knights, ...        mover (P p N n B b R r Q q K k)
+12      turn: zero with White to move, all ones with Black   -
+13      castling: home squares of rooks that may castle      mover (own row 7, the opponent's row 0)
+14      en-passant square after a double push, zero if none  mover (row 2)
 15      halfmove clock | ply << 16                           ply from 0; fullmove = ply // 2 + 1
 
 The first thirteen words are planes 0..12 of the encoding. A push mirrors the board and swaps the

@@ -28,6 +28,7 @@ from engine.board.bitboard import (
     NOT_GH,
     NOT_H,
 )
+from engine.kernels import make_intrinsic
 
 WIDTH = 8
 _WORD = ir.IntType(64)
@@ -97,28 +98,6 @@ def _shuffle(builder: Any, lanes: Any, order: list[int]) -> Any:
     return builder.shuffle_vector(lanes, lanes, ir.Constant(ir.VectorType(_INDEX, WIDTH), order))
 
 
-def _unary(argument: types.Type, result: types.Type, build: Callable[..., Any]) -> Any:
-    """Make an intrinsic of `build` (builder, value) -> value."""
-
-    @intrinsic
-    def operation(typing_context: Any, value: Any) -> Any:
-        return result(argument), lambda context, builder, signature, values: build(builder, *values)
-
-    return operation
-
-
-def _binary(argument: types.Type, result: types.Type, build: Callable[..., Any]) -> Any:
-    """Make an intrinsic of `build` (builder, value, value) -> value, both of one type."""
-
-    @intrinsic
-    def operation(typing_context: Any, first: Any, second: Any) -> Any:
-        return result(argument, argument), lambda context, builder, signature, values: build(
-            builder, *values
-        )
-
-    return operation
-
-
 def _stepper(steps: tuple[tuple[int, int], ...], name: str) -> Any:
     """Make the intrinsic that takes a step in every lane (fshl), or takes it back (fshr)."""
     amounts, landing = _constant(turns(steps)), _constant(_landing(steps))
@@ -127,7 +106,7 @@ def _stepper(steps: tuple[tuple[int, int], ...], name: str) -> Any:
         moved = _rotate(builder, name, lanes, amounts)
         return builder.and_(moved, landing) if name == "fshl" else moved
 
-    return _unary(LANES, LANES, build)
+    return make_intrinsic(LANES(LANES), build)
 
 
 def _back(builder: Any, lanes: Any, distance: Any) -> Any:
@@ -135,16 +114,13 @@ def _back(builder: Any, lanes: Any, distance: Any) -> Any:
     return _rotate(builder, "fshr", lanes, builder.mul(distances, _constant(turns(DIRECTIONS))))
 
 
-def _any(builder: Any, lanes: Any) -> Any:
-    return _call(builder, "llvm.vector.reduce.or.v8i64", _WORD, lanes)
-
-
-everywhere = _unary(
-    types.uint64, LANES, lambda builder, word: _broadcast(builder, (word,), [0] * WIDTH)
+everywhere = make_intrinsic(
+    LANES(types.uint64), lambda builder, word: _broadcast(builder, (word,), [0] * WIDTH)
 )
 """Copy a board to all lanes, uint64 -> Lanes."""
-alternate = _binary(
-    types.uint64, LANES, lambda builder, *words: _broadcast(builder, words, [0, 1] * 4)
+alternate = make_intrinsic(
+    LANES(types.uint64, types.uint64),
+    lambda builder, *words: _broadcast(builder, words, [0, 1] * 4),
 )
 """Put one board in the lanes of straight directions and another in those of diagonals, (uint64,
 uint64) -> Lanes."""
@@ -154,36 +130,30 @@ knight_step = _stepper(KNIGHT_STEPS, "fshl")
 """Move each lane by its knight step, Lanes -> Lanes."""
 knight_step_back = _stepper(KNIGHT_STEPS, "fshr")
 """Undo the knight step of each lane, Lanes -> Lanes."""
-any_lane = _unary(LANES, types.uint64, _any)
+steps_back = make_intrinsic(LANES(LANES, types.uint64), _back)
+"""Undo a number of steps (uint64) of each lane, (Lanes, steps) -> Lanes."""
+any_lane = make_intrinsic(
+    types.uint64(LANES),
+    lambda builder, lanes: _call(builder, "llvm.vector.reduce.or.v8i64", _WORD, lanes),
+)
 """Combine all lanes by OR, Lanes -> uint64."""
-both_ways = _unary(
-    LANES,
-    LANES,
+both_ways = make_intrinsic(
+    LANES(LANES),
     lambda builder, lanes: builder.or_(lanes, _shuffle(builder, lanes, [4, 5, 6, 7, 0, 1, 2, 3])),
 )
 """Combine each lane with the lane of the opposite direction by OR, Lanes -> Lanes."""
-where = _binary(
-    LANES,
-    LANES,
+where = make_intrinsic(
+    LANES(LANES, LANES),
     lambda builder, test, lanes: builder.select(
         builder.icmp_unsigned("!=", test, _ZEROS), lanes, _ZEROS
     ),
 )
 """Clear each lane for which `test` is zero, (test, Lanes) -> Lanes."""
-
-
-def _steps_back(typing_context: Any, lanes: Any, distance: Any) -> Any:
-    """Undo `distance` (uint64) steps of each lane, Lanes -> Lanes."""
-    return LANES(LANES, types.uint64), lambda context, builder, signature, values: _back(
-        builder, *values
-    )
-
-
-def _lane(typing_context: Any, lanes: Any, index: Any) -> Any:
-    """Extract one lane, (Lanes, index) -> uint64."""
-    return types.uint64(
-        LANES, types.int32
-    ), lambda context, builder, signature, values: builder.extract_element(*values)
+lane = make_intrinsic(
+    types.uint64(LANES, types.int32),
+    lambda builder, lanes, index: builder.extract_element(lanes, index),
+)
+"""Extract one lane, (Lanes, index) -> uint64."""
 
 
 def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
@@ -200,8 +170,6 @@ def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
     return types.void(boards, types.intp, LANES), build
 
 
-steps_back: Any = intrinsic(_steps_back)
-lane: Any = intrinsic(_lane)
 store: Any = intrinsic(_store)
 
 

@@ -1,8 +1,8 @@
 """Define the 77 planes and the 4096 labels, pinned by a version and a hash.
 
 planes    meaning (mover's view)
-0..11     own pawns, opponent's pawns, own knights, opponent's, bishops, rooks, queens, kings
-likewise;
+0..11     own pawns, opponent's pawns, own knights, opponent's; bishops, rooks, queens and kings
+          likewise;
 12        all ones when Black is to move, zeros when White is;
 13..76    plane 13 + t holds the from-squares that have a legal move of type t.
 
@@ -24,18 +24,15 @@ Axes: B rows, P planes, K squares.
 import hashlib
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import chess
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import DIRECTIONS, KNIGHT_STEPS, ONE, U, popcount
+from engine.board.bitboard import DIRECTIONS, KNIGHT_STEPS
 from engine.board.movegen import MOVE_PLANES, MOVE_TYPES, legal_planes
 from engine.board.position import KING, MAX_MOVES, from_board
 from engine.errors import UserError
-from engine.kernels import BORROWING
 
 ENCODING_VERSION = 1
 
@@ -118,19 +115,6 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
     return chess.Move(label % 64 ^ flip, target ^ flip, promotion or None)
 
 
-@njit(**BORROWING)
-def _first_invalid_row(planes_BP: Any) -> Any:
-    """Return the first row without one king per side or with too many moves; -1 if none."""
-    for row in range(len(planes_BP)):
-        moves = U(0)
-        for index in range(MOVE_PLANES, MOVE_PLANES + MOVE_TYPES):
-            moves += popcount(planes_BP[row, index])
-        kings = popcount(planes_BP[row, KING]) == ONE and popcount(planes_BP[row, KING + 1]) == ONE
-        if moves > U(MAX_MOVES) or not kings:
-            return np.int64(row)
-    return np.int64(-1)
-
-
 def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return planes as contiguous uint64[B, 77]; raise PlanesError if a row is not a position.
 
@@ -139,11 +123,13 @@ def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
         raise PlanesError(f"planes must be uint64[B, {PLANES}], got shape {list(planes_BP.shape)}")
     planes_BP = np.ascontiguousarray(planes_BP, dtype=np.uint64)
-    row = int(_first_invalid_row(planes_BP))
-    if row >= 0:
+    moves_B = np.bitwise_count(planes_BP[:, MOVE_PLANES:]).sum(axis=1, dtype=np.int64)
+    kings_B2 = np.bitwise_count(planes_BP[:, KING : KING + 2])
+    wrong_B = (moves_B > MAX_MOVES) | (kings_B2 != 1).any(axis=1)
+    if wrong_B.any():
         raise PlanesError(
-            f"row {row} is not a position: each side must have one king and at most {MAX_MOVES} "
-            "legal moves"
+            f"row {wrong_B.argmax()} is not a position: each side must have one king and at most "
+            f"{MAX_MOVES} legal moves"
         )
     return planes_BP
 

@@ -49,7 +49,6 @@ NO_LAST_MOVE = 65535
 the row's mover."""
 NO_LABEL = 65535
 """Label of a row without a known move: a position that was only evaluated."""
-PAST_LENGTHS = tuple(str(length) for length in range(2, len(LAST_MOVES) + 1))
 TURNED_SQUARES = 56 * 64 + 56
 """XOR a last move with this to see it from the other side."""
 
@@ -92,15 +91,11 @@ class View:
         return np.arange(8)
 
     @property
-    def stored(self) -> int:
-        """Number of planes taken from the stored ones."""
-        return PLANES if self.white_planes is None else len(self.white_planes)
-
-    @property
     def planes(self) -> int:
         """Number of planes of a position in this view."""
-        shown = STATE_PLANES * self.state + LAST_PLANES * self.last + PIECE_PLANES * self.attacks
-        return self.stored + shown + len(self.counters)
+        stored = PLANES if self.white_planes is None else len(self.white_planes)
+        added = STATE_PLANES * self.state + LAST_PLANES * self.last + PIECE_PLANES * self.attacks
+        return stored + added + len(self.counters)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -155,15 +150,13 @@ def view(name: str) -> View:
     if base not in views():
         raise UnknownViewError(f"unknown view {base[:40]!r}: {did_you_mean(base, views())}")
     row = views()[base]
+    lengths = {"last": 1} | {f"last{length}": length for length in range(2, len(LAST_MOVES) + 1)}
     last, attacks = 0, False
     for option in options:
-        length = option.removeprefix("last")
         if option == "attacks" and not attacks:
             attacks = True
-        elif option == "last" and not last:
-            last = 1
-        elif length != option and length in PAST_LENGTHS and not last:
-            last = int(length)
+        elif option in lengths and not last:
+            last = lengths[option]
         else:
             raise UnknownViewError(
                 f"the view {base!r} does not take the option {option[:40]!r}, or has it twice: "
@@ -204,9 +197,13 @@ def pack_view_planes(
     `columns` are its arrays (`planes` and `attacks` as bytes). `table` returns an array attribute
     of the View by name, as an array of `xp` on the device of the columns.
     """
-    black_B = columns["planes"][:, TURN_PLANE, 0] != 0
+    planes_BPY = columns["planes"]
+    black_B = planes_BPY[:, TURN_PLANE, 0] != 0
     turned_B = black_B & shown.absolute
-    parts = [stored_planes(shown, columns["planes"], xp, table)]
+    parts = [_arranged(shown, planes_BPY, black_B, PLANES, xp, table)]
+    if shown.turn_inverted:
+        assert parts[0] is not planes_BPY, "a view that inverts the turn is a copy of the planes"
+        parts[0][:, TURN_PLANE] = ~planes_BPY[:, TURN_PLANE]
     if shown.state:
         parts.append(_state(columns, turned_B, xp))
     if shown.last:
@@ -216,17 +213,6 @@ def pack_view_planes(
     if shown.attacks:
         parts.append(_arranged(shown, columns["attacks"], black_B, PIECE_PLANES, xp, table))
     return parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
-
-
-def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return the view's stored planes, uint8[B, P, Y]; arguments are those of
-    `pack_view_planes`.
-    """
-    out = _arranged(shown, planes_BPY, planes_BPY[:, TURN_PLANE, 0] != 0, PLANES, xp, table)
-    if shown.turn_inverted:
-        assert out is not planes_BPY, "a view that inverts the turn mirrors Black's planes too"
-        out[:, TURN_PLANE] = ~planes_BPY[:, TURN_PLANE]
-    return out
 
 
 def _arranged(
@@ -281,9 +267,7 @@ def apply_view(
 
 
 def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
-    """Return the view's constant planes as numbers from 0 to 1, [B, C]; `xp` is as in
-    `pack_view_planes`.
-    """
+    """Return the view's constant planes as numbers from 0 to 1, [B, C]; `xp` is NumPy or torch."""
     return xp.stack([(columns[name] / COUNTERS[name]).clip(max=1.0) for name in shown.counters], 1)
 
 

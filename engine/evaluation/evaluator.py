@@ -7,7 +7,6 @@ Axes: B rows, P planes, A labels, W outcomes.
 
 import math
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,8 @@ planes. wdl holds the probabilities of win, draw and loss; they sum to one. Both
 reused memory: read them before the next call, and copy before changing them.
 """
 
+_ZEROS_A, _THIRDS_W = np.zeros(LABELS, np.float32), np.full(3, 1.0 / 3.0, np.float32)
+
 
 def uniform(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return logits 0 for every move and 1/3 for every outcome. An Evaluator.
@@ -29,15 +30,8 @@ def uniform(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray
     All rows share the same read-only memory: filling 16 kB per row would take longer than the rest
     of a search round.
     """
-    zeros_A, thirds_W = _uniform_row()
-    return np.broadcast_to(zeros_A, (len(planes_BP), LABELS)), np.broadcast_to(
-        thirds_W, (len(planes_BP), 3)
-    )
-
-
-@cache
-def _uniform_row() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    return np.zeros(LABELS, np.float32), np.full(3, 1.0 / 3.0, np.float32)
+    rows = len(planes_BP)
+    return np.broadcast_to(_ZEROS_A, (rows, LABELS)), np.broadcast_to(_THIRDS_W, (rows, 3))
 
 
 CENTIPAWN_SCALE, CENTIPAWN_BEND = 90.0, 1.5637541897

@@ -108,13 +108,6 @@ def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -
 
 
 @njit(cache=True, nogil=True)
-def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
-    """Return the opponent's best gain on `targets` plus a quarter of the second best, int64."""
-    most, second = best_exchanges(board, OPPONENT, targets, occupied, gains)
-    return most + second // np.int64(4)
-
-
-@njit(cache=True, nogil=True)
 def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
     """Score one legal move, int64 centipawns; the board in `state` is restored."""
     word, kind, source, target = move
@@ -145,7 +138,8 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
         score -= RETREAT_PENALTY
     # a piece that leaves an attacked square may expose others
     exposed = own if start & answers != EMPTY else own & (answers | end)
-    score -= _danger(board, exposed & ~board[KING], occupied, gains)
+    most, second = best_exchanges(board, OPPONENT, exposed & ~board[KING], occupied, gains)
+    score -= most + second // np.int64(4)
     if arrived != KING:
         aims = piece_attacks(arrived, target, occupied) & theirs
         if aims & ~board[KING + 1] != EMPTY:

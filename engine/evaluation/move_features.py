@@ -25,7 +25,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest, popcount
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
 from engine.board.movegen import (
     MOVE_PLANES,
     MOVE_TYPES,
@@ -110,16 +110,6 @@ def _write_features(
 
 
 @njit(**BORROWING)
-def _count(planes_BP: Any) -> Any:
-    """Count the legal moves of all rows, int64."""
-    count = U(0)
-    for row in range(len(planes_BP)):
-        for index in range(MOVE_PLANES, MOVE_PLANES + MOVE_TYPES):
-            count += popcount(planes_BP[row, index])
-    return np.int64(count)
-
-
-@njit(**BORROWING)
 def _fill(
     planes_BP: Any,
     position: Any,
@@ -152,12 +142,12 @@ def _fill(
 def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
     """Return the `moves` of all rows, int64[M], and their `move_features`, uint8[M, F].
 
-    A move is row * 4096 + label, in ascending order. `planes_BP` is uint64[B, 77].
-
-    Raises PlanesError.
+    A move is row * 4096 + label, in ascending order. `planes_BP` is uint64[B, 77]. Raises
+    PlanesError.
     """
     planes_BP = check_planes(planes_BP)
-    moves_M = np.empty(_count(planes_BP), dtype=np.int64)
+    count = int(np.bitwise_count(planes_BP[:, MOVE_PLANES:]).sum(dtype=np.int64))
+    moves_M = np.empty(count, dtype=np.int64)
     features_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
     position, child = np.zeros((2, WORDS), dtype=np.uint64)
     answers = np.zeros(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)

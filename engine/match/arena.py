@@ -92,13 +92,14 @@ class MatchGame:
 
     def request(self, slot: int) -> MoveRequest:
         """Return the request for the mover's next move."""
-        white = self.number % 2
+        white, black = self.number % 2, 1 - self.number % 2
         clocks = None
         if any(limit.base for limit in self.limits):
-            clocks = self.left[white] or 0.0, self.left[1 - white] or 0.0
+            clocks = self.left[white] or 0.0, self.left[black] or 0.0
+        increments = self.limits[white].increment, self.limits[black].increment
         moves = self.limits[self.mover].moves
         to_go = None if moves is None else moves - self.made[self.mover] % moves
-        return MoveRequest(slot, self.board, clocks, to_go)
+        return MoveRequest(slot, self.board, clocks, to_go, increments)
 
     def apply_result(self, result: PlayResult, margin: float) -> None:
         """Apply the mover's result: play its move, or end the game.

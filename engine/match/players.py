@@ -62,6 +62,8 @@ class MoveRequest(NamedTuple):
     """Seconds left for White and Black; None without clocks."""
     moves_to_go: int | None = None
     """Moves until the mover's next time control, including this one; None without time controls."""
+    increments: tuple[float, float] = (0.0, 0.0)
+    """Seconds added per move to the clocks of White and Black."""
 
     @property
     def left(self) -> float | None:

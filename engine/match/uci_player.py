@@ -166,11 +166,11 @@ def _engine_limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
     """Return the limit of a move as chess.engine's."""
     if limit.base is None or request.clocks is None:
         return chess.engine.Limit(time=limit.movetime, nodes=limit.nodes)
-    white, black = request.clocks
+    (white, black), (white_increment, black_increment) = request.clocks, request.increments
     return chess.engine.Limit(
         white_clock=white,
         black_clock=black,
-        white_inc=limit.increment,
-        black_inc=limit.increment,
+        white_inc=white_increment,
+        black_inc=black_increment,
         remaining_moves=request.moves_to_go,
     )

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.bitboard import U
-from engine.board.movegen import count_moves, legal_planes
-from engine.board.position import MAX_MOVES, Position
+from engine.board.position import Position
 from engine.board.rng import seed_stream
 from engine.board.rules import ONGOING
 from engine.encoding.planes import LABELS, PLANES, LabelError
@@ -85,12 +84,10 @@ class Search:
         replaces the evaluator's result for this position: logits float32[A] and win, draw, loss
         float32[3].
         """
-        self._started[slot] = False
         past = list(history)[-HISTORY:]
         self._forest.roots[slot] = position
         self._forest.history[slot, : len(past)] = past
         self._forest.slots["history_length"][slot] = len(past)
-        self._refuse_too_many_moves(slot)
         number = slot if game is None else game
         seed_stream(self._forest.rng[slot], U(self.seed % 2**64), U(number % 2**64))
         reset_tree(self._forest, slot)
@@ -114,20 +111,7 @@ class Search:
         if not is_legal(self._forest.roots[slot], label, promotion):
             raise LabelError(f"label {label} with promotion {promotion} is not a legal move here")
         self._fresh[slot], self._restricted[slot] = True, False
-        kept = bool(advance(self._forest, slot, label, promotion, self._spare))
-        self._refuse_too_many_moves(slot)
-        return kept
-
-    def _refuse_too_many_moves(self, slot: int) -> None:
-        """Raise SearchError if a root has more legal moves than the arrays can hold."""
-        root = self._forest.roots[slot]
-        legal_planes(root, self._planes)
-        moves = int(count_moves(root, self._planes))
-        if moves > MAX_MOVES:
-            self._started[slot] = False
-            raise SearchError(
-                f"cannot search a position with {moves} legal moves: the maximum is {MAX_MOVES}"
-            )
+        return bool(advance(self._forest, slot, label, promotion, self._spare))
 
     def run(
         self,
@@ -159,9 +143,7 @@ class Search:
         if (wanted_N < 0).any():
             raise SearchError(f"simulations must be 0 or more, not {wanted_N.min()}")
         noise_N = np.full(len(slots_N), noise, dtype=np.bool_)
-        moves = (
-            _NO_RESTRICTION if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
-        )
+        moves = np.array(allowed or [], dtype=np.int64).reshape(-1, 2)
         self._reset_restricted(slots_N, moves)
         done_N = np.zeros(len(slots_N), dtype=np.int64)
         rows = expand_roots(self._forest, slots_N, self._round, self._blank, moves)

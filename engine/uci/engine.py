@@ -66,7 +66,6 @@ class Engine:
         self._ready.set()
         self._error: Exception | None = None
         """Error that ends the engine before `quit`."""
-        self._position_seconds = 0.0
         self._cold = False
         self._speaking = threading.Lock()
         self._gone: BrokenPipeError | None = None
@@ -114,19 +113,14 @@ class Engine:
 
     def _follow(self, line: str) -> bool:
         """Execute a line and report its errors; return False for `quit`."""
-        begun = self._clock()
         try:
             command, rest = commands.split(line)
             if command == "quit":
                 return False
-            if command == "go":
-                self._go(rest, begun - self._position_seconds)
-            elif command:
+            if command:
                 getattr(self, f"_{command}")(rest)
         except UserError as error:
             self._note(str(error))
-            command = ""
-        self._position_seconds = self._clock() - begun if command == "position" else 0.0
         return True
 
     def _uci(self, rest: str) -> None:
@@ -168,9 +162,9 @@ class Engine:
         if note:
             self._note(note)
 
-    def _go(self, rest: str, begun: float) -> None:
-        """Queue a `go` received at time `begun`; stop a running one, which is answered first."""
-        go = commands.parse_go(rest)
+    def _go(self, rest: str) -> None:
+        """Queue a `go`, and stop a running one, which is answered first."""
+        begun, go = self._clock(), commands.parse_go(rest)
         for problem in go.problems:
             self._note(problem)
         self._report_compiling()

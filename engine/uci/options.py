@@ -37,7 +37,7 @@ class OptionSpec(NamedTuple):
 
 
 def _option(default: Any, *row: Any) -> Any:
-    """Return a field of Options with its default and Row."""
+    """Return a field of Options with its default and its OptionSpec."""
     return field(default=default, metadata={"row": OptionSpec(*row)})
 
 

@@ -46,7 +46,6 @@ from numpy.typing import NDArray
 
 from engine.board.position import COUNTERS, to_board
 from engine.encoding.planes import move_of
-from engine.evaluation.cache import CachedEvaluator
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.progress import Stop, never
@@ -66,9 +65,6 @@ from pipeline.dataset.files.stored_planes import to_positions
 from pipeline.selfplay.config import ONNX_DEVICE, ExploreConfig, ExploreError
 from pipeline.selfplay.draw import POSITIONS, read_drawn
 
-GAMES_CACHE_MIB, GROUP_CACHE_MIB = 32, 8
-"""Sizes of the evaluation caches: of a process that plays games, and of a group of positions. The
-hand-written evaluator has none, since it is as fast as a cache."""
 SITE = "https://fianchetto.invalid/selfplay/"
 RESULTS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
 DECIMALS = 6
@@ -159,10 +155,10 @@ def _entries(
     """Yield the journal entries of games or groups of positions as they finish."""
     config = task.config
     if config.plays:
-        player = CachedEvaluator(evaluator, GAMES_CACHE_MIB) if config.uses_network else evaluator
-        for game in play_games(
-            player, config.search, config, games=numbers, seed=config.seed, stop=stop
-        ):
+        games = play_games(
+            evaluator, config.search, config, games=numbers, seed=config.seed, stop=stop
+        )
+        for game in games:
             yield game_entry(game, config.explorer, config.seed)
         return
     packed_NP, columns = read_drawn(task.journal / POSITIONS)
@@ -185,13 +181,12 @@ def search_group(
 ) -> dict[str, Any] | None:
     """Search a group of positions in one batch; return its journal entry, or None if stopped.
 
-    A group always has the same positions and starts with an empty cache. So its batches, and the
-    network's outputs to the last bit, do not depend on earlier searches.
+    A group always has the same positions. So its batches, and the network's outputs to the last
+    bit, do not depend on earlier searches.
     """
     first = number * config.width
     positions_NW = positions_NW[first : first + config.width]
-    player = CachedEvaluator(evaluator, GROUP_CACHE_MIB) if config.uses_network else evaluator
-    search = Search(player, config.search, games=len(positions_NW), seed=config.seed)
+    search = Search(evaluator, config.search, games=len(positions_NW), seed=config.seed)
     for slot, position in enumerate(positions_NW):
         search.start(slot, position, game=first + slot)
     ongoing = [slot for slot in range(search.games) if search.outcome(slot) is None]

@@ -1,4 +1,4 @@
-"""The 77 planes by python-chess, square by square, with nothing of the engine in it."""
+"""Compute the 77 planes with python-chess, square by square, without the engine's code."""
 
 from functools import cache
 
@@ -10,21 +10,21 @@ JUMPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))
 
 
 def row_col(square: chess.Square, turn: chess.Color) -> tuple[int, int]:
-    """Give row and column in the mover's picture: row 0 is the eighth rank, column 0 the a-file."""
+    """Return row and column in the mover's view: row 0 is the eighth rank, column 0 the a-file."""
     rank = chess.square_rank(square)
     return (7 - rank if turn == chess.WHITE else rank), chess.square_file(square)
 
 
 @cache
 def bit(square: chess.Square, turn: chess.Color) -> int:
-    """Give the bit index of a square in the mover's view."""
+    """Return the bit index of a square in the mover's view."""
     row, col = row_col(square, turn)
     return 8 * row + col
 
 
 @cache
 def type_and_bit(source: chess.Square, target: chess.Square, turn: chess.Color) -> tuple[int, int]:
-    """Give a move's type (0..63) and the bit of its from-square."""
+    """Return a move's type (0..63) and the bit of its from-square."""
     (from_row, from_col), (to_row, to_col) = row_col(source, turn), row_col(target, turn)
     file, rank = to_col - from_col, from_row - to_row
     if (file, rank) in JUMPS:
@@ -36,13 +36,13 @@ def type_and_bit(source: chess.Square, target: chess.Square, turn: chess.Color) 
 
 
 def label(move: chess.Move, turn: chess.Color) -> int:
-    """Give the label of a move."""
+    """Return the label of a move."""
     kind, start = type_and_bit(move.from_square, move.to_square, turn)
     return kind * 64 + start
 
 
 def planes(board: chess.Board) -> list[int]:
-    """Give the 77 planes of a board in the mover's view, as Python integers."""
+    """Return the 77 planes of a board in the mover's view, as Python integers."""
     words = [0] * 77
     for kind in chess.PIECE_TYPES:
         for color in chess.COLORS:

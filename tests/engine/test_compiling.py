@@ -1,4 +1,4 @@
-"""A kernel that is compiled is announced once, and one that is loaded is not."""
+"""The message while kernels are compiled."""
 
 import numba
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from engine import compiling
 
 
-def test_a_kernel_that_is_compiled_is_announced_once(
+def test_compiling_is_announced_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiling.log_once.cache_clear()

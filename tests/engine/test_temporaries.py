@@ -1,4 +1,4 @@
-"""Temporary files: no two writers share one, and only what nobody will finish is abandoned."""
+"""Temporary files: unique names, and deletion of abandoned files."""
 
 import os
 import time
@@ -18,7 +18,7 @@ from engine.temporaries import (
 from tests.processes import NOBODY
 
 
-def test_names_are_never_the_same_and_are_known() -> None:
+def test_temporary_names_are_unique_and_recognized() -> None:
     names = {temporary_name("train-00000-0.parquet") for _ in range(1000)}
     assert len(names) == 1000
     assert all(
@@ -29,14 +29,14 @@ def test_names_are_never_the_same_and_are_known() -> None:
         assert not is_temporary(name)
 
 
-def test_only_what_nobody_will_finish_is_abandoned(
+def test_only_files_of_dead_writers_are_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, elsewhere = temporaries.machine_id(), "0" * 8
     cases = {
         f".mine.fianchetto-{here}-{os.getpid()}-00000000.tmp": False,
         f".dead.fianchetto-{here}-{NOBODY}-00000000.tmp": True,
-        # of a container or a machine that is not asked
+        # of another machine
         f".other.fianchetto-{elsewhere}-{NOBODY}-00000000.tmp": False,
         f".stranger.{NOBODY}.tmp": False,
         ".notes.tmp": False,
@@ -54,7 +54,7 @@ def test_only_what_nobody_will_finish_is_abandoned(
     assert not is_abandoned(tmp_path / f".no-more.fianchetto-{elsewhere}-1-00000000.tmp")
 
 
-def test_a_writer_deletes_what_killed_writers_left_in_the_folder(tmp_path: Path) -> None:
+def test_a_writer_deletes_the_files_of_killed_writers(tmp_path: Path) -> None:
     left = tmp_path / temporary_name("report.json").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
     mine, theirs = tmp_path / temporary_name("under way"), tmp_path / ".report.json.tmp"
     for path in (left, mine, theirs):

@@ -1,5 +1,5 @@
-"""Drawn boards with every legal move, from tests/data/boards.txt: for a person's eye, checked by
-python-chess too."""
+"""Boards drawn in tests/data/boards.txt with their legal moves, for a person to check; python-chess
+checks them too."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,15 +31,14 @@ class Drawn:
 
 
 def plane_number(name: str) -> int:
-    """Give the plane of `NE4` or `knight +1 +2`: 13 + (distance - 1) * 8 + direction, knights from
-    13 + 56."""
+    """Return the plane of `NE4`, 13 + (distance - 1) * 8 + direction, or of `knight +1 +2`."""
     if name.startswith("knight "):
         return 13 + 56 + KNIGHT.index(name.removeprefix("knight "))
     return 13 + (int(name[-1]) - 1) * 8 + DIRECTIONS.index(name[:-1])
 
 
 def read_board(block: str) -> Drawn:
-    """Read what follows one `==`."""
+    """Parse the text after a `==`."""
     title, *lines = block.strip().splitlines()
     rows = [line.split()[1:] for line in lines[:8]]
     assert [line[0] for line in lines[:8]] == list("87654321"), title

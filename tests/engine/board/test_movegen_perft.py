@@ -11,15 +11,14 @@ from engine.board.position import from_fen
 from tests.conftest import shared_data
 
 QUICK_NODES = 10_000
-"""Larger rows are left to `-m slow`."""
+"""Maximum nodes of a row in the quick test."""
 SLOW_DEPTH = int(os.environ.get("FIANCHETTO_PERFT_DEPTH", "5"))
-"""Depth 6 of random.perft is 4.2e12 nodes, some eight hours of one core: FIANCHETTO_PERFT_DEPTH=6
-asks for it."""
+"""Maximum depth of the slow test. Depth 6 has 4.2e12 nodes, about eight hours of one core."""
 PARTS = 31
-"""Tests that the whole table is dealt to: prime, so that each gets every depth."""
+"""Tests that share the whole table; a prime, so that each gets all depths."""
 
 CHESS960 = {"xfen-00", "xfen-01", "xfen-02", "xfen-03", "xfen-04", "asymmetrical-and-king-on-h"}
-"""Rows of tricky.perft that castle with a king or rook away from home: no standard chess."""
+"""Rows of tricky.perft with Chess960 castling."""
 
 
 class Row(NamedTuple):
@@ -49,7 +48,7 @@ def read_perft(path: Path) -> list[Row]:
 
 
 def check(table: str, names: int, part: int = 0, parts: int = 1, **limits: int) -> None:
-    """Compare the counts of a table of `names` positions, of those rows within the limits."""
+    """Compare the counts of the rows within the limits; the table has `names` positions."""
     rows = read_perft(shared_data(f"truth/perft/{table}.perft"))
     rows = [row for row in rows if row.name not in CHESS960]
     assert len({row.name for row in rows}) == names

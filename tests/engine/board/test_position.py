@@ -1,4 +1,4 @@
-"""Positions: the words, hostile FENs, keys; pushes are compared in encoding/."""
+"""Positions from hostile FENs, and keys; tests/engine/encoding compares pushes."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from engine.board.position import FenError, from_fen, push, to_fen
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 
 
-def test_the_halfmove_clock_stops_at_its_width_and_leaves_the_ply_alone():
+def test_the_halfmove_clock_saturates_at_16_bits():
     position = from_fen("4k3/8/8/8/8/8/8/4K3 w - - 65535 10")
     push(position, np.uint64(60), np.uint64(52), 0)
     assert to_fen(position) == "4k3/8/8/8/8/8/4K3/8 b - - 65535 10"
@@ -41,7 +41,7 @@ def test_the_halfmove_clock_stops_at_its_width_and_leaves_the_ply_alone():
         ("4k3/8/8/8/8/8/8/4RK2 w - - 0 1", "the side that is not to move is in check"),
     ],
 )
-def test_a_fen_that_cannot_be_played_says_why_in_one_short_line(fen: str, reason: str):
+def test_the_error_of_an_unplayable_fen_is_one_short_line(fen: str, reason: str):
     with pytest.raises(FenError, match=reason) as caught:
         from_fen(fen)
     message = str(caught.value)
@@ -56,11 +56,11 @@ def test_a_fen_that_cannot_be_played_says_why_in_one_short_line(fen: str, reason
         ("4k3/8/8/8/8/8/8/4K3 w KQkq - 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),
         ("r3k2r/8/8/8/8/8/8/R2K3R w KQkq - 0 1", "r3k2r/8/8/8/8/8/8/R2K3R w kq - 0 1"),
         ("r3k2r/8/8/8/8/8/8/R3K2R w HAha - 0 1", "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"),
-        ("4k3/8/8/8/8/8/8/4K3 w - d6 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),  # no pawn has moved
-        ("4k3/8/3n4/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/3n4/3p4/8/8/8/4K3 w - - 0 1"),  # square taken
+        ("4k3/8/8/8/8/8/8/4K3 w - d6 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),  # there is no pawn
+        ("4k3/8/3n4/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/3n4/3p4/8/8/8/4K3 w - - 0 1"),  # occupied
         # the pawn never stood on d7
         ("4k3/3p4/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/3p4/8/3p4/8/8/8/4K3 w - - 0 1"),
-        # true, though none can take
+        # valid, although no pawn can capture
         ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1"),
         ("4k3/8/8/8/8/8/8/4K3 w - -", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),
         (
@@ -69,21 +69,21 @@ def test_a_fen_that_cannot_be_played_says_why_in_one_short_line(fen: str, reason
         ),
     ],
 )
-def test_a_fen_that_lies_in_part_keeps_what_is_true(fen: str, kept: str):
+def test_impossible_parts_of_a_fen_are_dropped(fen: str, kept: str):
     assert to_fen(from_fen(fen)) == kept
 
 
 def key_of(fen: str) -> int:
-    """Give a position's key as the repetition rule sees it."""
+    """Return a position's key for the repetition rule."""
     position, planes = from_fen(fen), np.zeros(77, dtype=np.uint64)
     legal_planes(position, planes)
     return int(legal_key(position, planes))
 
 
-def test_keys_tell_apart_what_repetition_does():
+def test_keys_differ_exactly_if_positions_differ_for_repetition():
     different = [
         "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1",
-        "r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 0 1",  # the other side to move, the same picture
+        "r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 0 1",  # Black to move
         "r3k2r/8/8/8/8/8/8/R3K2R w KQk - 0 1",
         "r3k2r/8/8/8/8/8/8/R3K2R w - - 0 1",
         "4k3/8/8/3pP3/8/8/8/4K3 w - - 0 1",
@@ -91,8 +91,8 @@ def test_keys_tell_apart_what_repetition_does():
     ]
     assert len({key_of(fen) for fen in different}) == len(different)
     for one, other in (
-        ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - - 0 1"),  # none can take
-        # taking uncovers the rook
+        ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - - 0 1"),  # not legal
+        # opens the rook's line
         ("4k3/8/8/K2pP2r/8/8/8/8 w - d6 0 1", "4k3/8/8/K2pP2r/8/8/8/8 w - - 0 1"),
         ("4k3/8/8/8/8/8/8/4K3 w - - 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 49 80"),  # counters
     ):

@@ -1,4 +1,4 @@
-"""The compiled reader of FENs against `from_fen`, which reads them by python-chess."""
+"""Compare the compiled FEN parser with `from_fen`, which uses python-chess."""
 
 import random
 import re
@@ -11,7 +11,7 @@ from engine.board.position import WORDS, FenError, parse_fen, position_from_boar
 from engine.board.read_fen import CHESS960, MALFORMED, UNPLAYABLE, VALID, read_fen
 
 AS_WRITTEN = re.compile(r"[^ ]+ [wb] [^ ]+ [^ ]+( \d{1,4} \d{1,4})?")
-"""Four or six fields, one space between them: the FENs that the compiled reader takes."""
+"""FENs that the compiled parser accepts: four or six fields, separated by one space."""
 
 
 def walks(games: int, plies: int) -> list[str]:
@@ -29,7 +29,7 @@ def walks(games: int, plies: int) -> list[str]:
 
 
 def expect(fen: str) -> tuple[int, np.ndarray | None]:
-    """Return what python-chess makes of a FEN."""
+    """Return the expected result and position by python-chess."""
     if not AS_WRITTEN.fullmatch(fen):
         return MALFORMED, None
     try:
@@ -45,7 +45,7 @@ def expect(fen: str) -> tuple[int, np.ndarray | None]:
 
 
 def assert_same(fen: str) -> int:
-    """Compare the compiled reader with python-chess; return what it says of the FEN."""
+    """Compare the compiled parser with python-chess; return its result."""
     text, position = np.frombuffer(fen.encode(), dtype=np.uint8), np.zeros(WORDS, dtype=np.uint64)
     found = int(read_fen(text, 0, len(text), position))
     wanted, expected = expect(fen)
@@ -56,14 +56,13 @@ def assert_same(fen: str) -> int:
 
 
 def test_positions_of_random_games_are_those_of_python_chess() -> None:
-    fens = walks(30, 120)
-    assert len(fens) > 2_500
-    for fen in fens:
-        assert_same(fen)
-        assert_same(" ".join(fen.split()[:4]))
+    fens = walks(20, 120)
+    assert len(fens) > 1_600
+    for row, fen in enumerate(fens):
+        assert_same(fen if row % 4 else " ".join(fen.split()[:4]))
 
 
-def test_damaged_fens_are_refused_as_python_chess_refuses_them() -> None:
+def test_damaged_fens_are_rejected_as_by_python_chess() -> None:
     rng, letters = random.Random(3), "pnbrqkPNBRQK12345678/-wb KQkqahAHx36~\0é"
     seen = {VALID: 0, MALFORMED: 0, UNPLAYABLE: 0, CHESS960: 0}
     for fen in walks(60, 60):
@@ -73,7 +72,7 @@ def test_damaged_fens_are_refused_as_python_chess_refuses_them() -> None:
             text[at : at + rng.randint(0, 1)] = rng.choice(letters)
         damaged = "".join(text)
         if "~" in damaged or int((re.findall(r" (\d+)$", damaged) or [0])[0]) > 9999:
-            continue  # marks of promoted pieces are not read
+            continue  # marks of promoted pieces are not supported
         seen[assert_same(damaged)] += 1
     assert min(seen[VALID], seen[MALFORMED], seen[UNPLAYABLE]) > 20
 

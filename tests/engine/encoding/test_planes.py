@@ -1,4 +1,4 @@
-"""The plane table, the move table, labels, packing, and the version that pins them."""
+"""Planes and labels: validity, unpacking, and the version that pins them."""
 
 import chess
 import numpy as np
@@ -21,13 +21,13 @@ from engine.evaluation import handwritten
 from engine.evaluation.move_features import legal_move_features
 
 
-def test_the_encoding_is_the_one_that_shards_and_checkpoints_name():
+def test_the_encoding_has_not_changed_without_a_new_version():
     assert (encoding.ENCODING_VERSION, moves_hash()) == (1, "e16a22556067d46b"), (
         "A changed bit is a new version: raise ENCODING_VERSION if the change is meant"
     )
 
 
-def test_rows_that_are_no_position_are_named():
+def test_the_error_names_a_row_that_is_not_a_position():
     good = np.zeros((3, encoding.PLANES), np.uint64)
     good[:, KING], good[:, KING + 1], good[:, 20] = 1 << 60, 1 << 4, 1 << 60
     assert np.array_equal(check_planes(good), good)
@@ -48,7 +48,7 @@ def test_rows_that_are_no_position_are_named():
     assert check_planes(np.zeros((0, encoding.PLANES), np.uint64)).shape == (0, encoding.PLANES)
 
 
-def test_a_label_off_the_board_and_a_step_of_no_piece_are_refused():
+def test_moves_off_the_board_or_of_no_piece_are_errors():
     # out of range; N1 from the top row; a knight's jump off the top
     for label in (-1, 4096, 0, 56 * 64):
         with pytest.raises(LabelError, match=f"label {label} leaves the board"):
@@ -57,11 +57,11 @@ def test_a_label_off_the_board_and_a_step_of_no_piece_are_refused():
         label_of(chess.Move.from_uci("a1b4"), chess.WHITE)
 
 
-def test_a_bit_is_row_and_column_of_the_picture_and_a_legal_label():
+def test_unpacked_planes_and_legal_labels_follow_the_bit_order():
     planes = np.zeros((2, 77), dtype=np.uint64)
     for bit in (0, 7, 12, 63):
         planes[1, 13 + 5] |= np.uint64(1) << np.uint64(bit)
-    planes[:, :13] = 2**64 - 1  # pieces and turn have no say in what is legal
+    planes[:, :13] = 2**64 - 1  # pieces and turn do not change the legal labels
     pictures = unpack(planes)
     assert (pictures.shape, pictures.dtype) == ((2, 77, 8, 8), np.uint8)
     assert np.argwhere(pictures[1, 18]).tolist() == [[0, 0], [0, 7], [1, 4], [7, 7]]

@@ -1,4 +1,4 @@
-"""The engine against python-chess: planes, labels, movers, push, mirror, FEN and keys."""
+"""Compare the engine with python-chess: planes, labels, movers, push, mirror, FEN and keys."""
 
 import io
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from tests.conftest import shared_data
 from tests.engine import oracle
 
 READ_BYTES = 6 << 20
-"""Of the large dumps, the head: games are taken evenly from it."""
+"""Bytes read of each file; games are taken evenly from them."""
 SLOWLY_EVERY = 16
-"""FEN and all legal moves, the slow part of python-chess, are compared this rarely."""
+"""Interval of the comparisons that are slow in python-chess: FEN and all legal moves."""
 
-# (file, games): about 3,000 in all, of which the quick tests compare a twelfth.
+# (file, games): about 3,000 in total; the quick tests compare a twelfth of them
 SOURCES = [
     ("pgn/lichess_rapid_eval_train.pgn.zst", 700),
     ("pgn/otb_345k.pgn.zst", 500),
@@ -54,12 +54,12 @@ def _head(relative: str) -> str:
         )
         text = stream.read(READ_BYTES)
     if len(text) == READ_BYTES:
-        text = text[: text.rindex(b"\n[Event ")]  # the last game is cut
+        text = text[: text.rindex(b"\n[Event ")]  # the last game is incomplete
     return text.decode("utf-8", errors="replace")
 
 
 def games_of(relative: str, wanted: int, part: int = 0, parts: int = 1) -> Iterator[chess.pgn.Game]:
-    """Yield standard games that python-chess replays whole, evenly from one part of a file."""
+    """Yield valid standard games, evenly from one part of a file."""
     texts = _head(relative).split("\n[Event ")
     every = max(1, len(texts) // (wanted * parts * 5 // 4))
     for text in texts[part * every :: parts * every]:
@@ -72,7 +72,7 @@ def games_of(relative: str, wanted: int, part: int = 0, parts: int = 1) -> Itera
 
 
 class Comparison:
-    """Compares positions; keeps python-chess's planes and the keys of those before."""
+    """Compares positions, and keeps the planes and keys of earlier ones."""
 
     def __init__(self, slowly_every: int) -> None:
         self.slowly_every = slowly_every
@@ -83,7 +83,7 @@ class Comparison:
         self.seen = 0
 
     def check(self, board: chess.Board, position: words.Position) -> None:
-        """Compare one position, which the engine reached by its own `push`."""
+        """Compare a position that the engine's `push` has reached."""
         assert position.tolist() == from_board(board).tolist(), f"push: {board.fen()}"
         checkers = legal_planes(position, self.planes)
         identity = board._transposition_key()
@@ -101,7 +101,7 @@ class Comparison:
         self.seen += 1
 
     def _check_slowly(self, board: chess.Board, position: words.Position) -> None:
-        """Compare FEN both ways, the labels, the position after each move, and the mirror."""
+        """Compare FENs, labels, the position after each move, and the mirrored position."""
         fen = board.fen(en_passant="fen")
         assert to_fen(position) == fen
         assert from_fen(fen).tolist() == position.tolist()
@@ -122,13 +122,13 @@ class Comparison:
         turned = position.copy()
         mirror(turned)
         null = board.copy(stack=False)
-        null.turn = not board.turn  # mirroring gives the other side the move on the same board
+        null.turn = not board.turn  # after mirroring, the other side is to move on the same board
         assert turned[: words.COUNTERS].tolist() == from_board(null)[: words.COUNTERS].tolist()
         mirror(turned)
         assert turned.tolist() == position.tolist()
 
     def _check_movers(self, board: chess.Board, position: words.Position) -> None:
-        """Compare the pieces that may move to each square, castling and en passant apart."""
+        """Compare the pieces that can move to each square, without castling and en passant."""
         assert may_capture_en_passant(position, self.scratch) == board.has_legal_en_passant()
         expected, found = set(), set()
         for move in board.legal_moves:
@@ -172,9 +172,9 @@ STARTS = [
     "n1n5/PPPk4/8/8/8/8/4Kppp/5N1N b - - 0 1",
     "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
     "4k3/pppppppp/8/8/8/8/PPPPPPPP/4K3 w - - 0 1",
-    "4r2k/8/8/4R3/8/8/8/4K3 w - - 0 1",  # a rook that moves along its pin alone
-    "4k3/8/8/8/1b5b/3n4/8/R3K2Q w - - 0 1",  # in check by two: only the king moves
-    "8/8/8/K2pP2r/8/8/8/7k w - d6 0 2",  # en passant would uncover the rook
+    "4r2k/8/8/4R3/8/8/8/4K3 w - - 0 1",  # a rook that can move only along its pin
+    "4k3/8/8/8/1b5b/3n4/8/R3K2Q w - - 0 1",  # double check: only the king moves
+    "8/8/8/K2pP2r/8/8/8/7k w - d6 0 2",  # en passant would open the rook's line
 ]
 
 
@@ -188,7 +188,7 @@ def test_every_position_of_random_games(fen: str, seed: int, plies: int) -> None
         if not moves:
             break
         board.push(random.choice(moves))
-    comparison.seen = 0  # the last one slowly
+    comparison.seen = 0  # so that the last position is compared slowly
     comparison.check(board, from_board(board))
     ours, theirs = comparison.planes.copy(), comparison.planes
     legal_planes(from_board(board.mirror()), theirs)

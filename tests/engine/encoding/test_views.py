@@ -1,4 +1,4 @@
-"""Views: ChessMarro's published rows bit for bit, and every other view drawn by python-chess."""
+"""Compare views with ChessMarro's published rows, and with views drawn by python-chess."""
 
 import random
 from itertools import islice
@@ -37,7 +37,7 @@ FENS = (
 
 
 def rows(boards: list[chess.Board]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return stored planes and the other columns as ingest stores them."""
+    """Return stored planes and the other columns."""
     positions = [from_board(board) for board in boards]
     moves_BH = np.stack([last_moves_of(board, len(MOVES)) for board in boards])
     columns = {
@@ -114,7 +114,7 @@ def draw(name: str, board: chess.Board) -> np.ndarray:
 
 
 def played() -> list[chess.Board]:
-    """Return a game with castling and promotions, one at random, and single positions."""
+    """Return positions of a game with castling and promotions, of a random game, and others."""
     game = chess.Board("rnbqk2r/pPpppp1b/5n2/8/8/5N2/P1PPPPB1/RNBQK2R w KQkq - 0 5")
     boards = [*map(chess.Board, FENS), game.copy()]
     for uci in ("e1g1", "e8g8", "b7a8q", "a7a6", "a2a4"):
@@ -161,12 +161,12 @@ def test_views_are_those_that_python_chess_draws(name: str) -> None:
         ("marro13+attacks+attacks", "does not take the option"),
     ],
 )
-def test_unknown_views_and_options_are_refused(name: str, problem: str) -> None:
+def test_unknown_views_and_options_are_errors(name: str, problem: str) -> None:
     with pytest.raises(UnknownViewError, match=problem):
         view(name)
 
 
-def test_a_missing_column_is_named_with_the_view() -> None:
+def test_the_error_names_a_missing_column_and_the_view() -> None:
     planes, columns = rows([chess.Board()])
     for name in ("marro77+last", "planes19", "marro13+last3"):
         missing = view(name).columns[-1]
@@ -183,7 +183,7 @@ def test_inferred_columns_are_nearly_always_the_true_ones() -> None:
     boards += [chess.Board(fen) for fen in FENS]
     planes, columns = rows(boards)
     got = infer_columns(planes)
-    # In the fourth and fifth the rooks on h8 and a1 are at home with their kings, g1 is not.
+    # in the fourth and fifth, the rooks on h8 and a1 are at home, but not the one on g1
     assert got["castling"][-6:].tolist() == [15, 15, 15, 2 | 4 | 8, 8 | 1 | 2, 0]
     assert got["ep_file"][-6:].tolist() == [255, 255, 4, 255, 255, 1]
     takes = np.array([board.has_legal_en_passant() for board in boards])

@@ -1,4 +1,4 @@
-"""The hand-written evaluator knows what a club player knows; the shape of every evaluator."""
+"""The hand-written evaluator finds simple moves; the format of every evaluator's results."""
 
 import random
 
@@ -69,17 +69,17 @@ def random_boards(count: int, seed: int = 7) -> list[chess.Board]:
         ("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1", "Ra8#"),  # the back rank
         ("7k/P7/8/8/8/8/8/K7 w - - 0 1", "a8=Q+"),
         ("4k3/8/8/3q4/4P3/8/8/4K3 w - - 0 1", "exd5"),
-        ("6k1/5ppp/8/8/3R4/8/5PPP/3r2K1 w - - 0 1", "Rxd1"),  # out of check by taking
+        ("6k1/5ppp/8/8/3R4/8/5PPP/3r2K1 w - - 0 1", "Rxd1"),  # a capture that answers a check
     ],
 )
 def test_first_choice(fen: str, san: str) -> None:
     assert first_choice(fen) == san
 
 
-def test_mating_bonus_goes_exactly_to_mates() -> None:
+def test_exactly_mates_get_the_mating_bonus() -> None:
     labels, scores = np.empty((2, 256), dtype=np.int64)
     work = (GAINS, np.empty(PLANES, dtype=np.uint64))
-    # g4+ would mate, but the pawn that has just moved two squares can be taken in passing
+    # g4+ would mate, but the pawn can be captured en passant
     in_passing = chess.Board("8/8/8/6pk/5p1p/7P/5PP1/1R3RK1 w - - 0 1")
     for board in [in_passing, *random_boards(200)]:
         planes_P = planes_of(board)
@@ -96,12 +96,12 @@ def test_mating_bonus_goes_exactly_to_mates() -> None:
             board.pop()
 
 
-def test_value_is_the_same_with_colours_changed() -> None:
+def test_the_value_is_the_same_with_colors_swapped() -> None:
     for board in random_boards(300):
         assert value(board) == value(board.mirror())
 
 
-def test_the_start_is_level_and_a_rook_more_is_won() -> None:
+def test_the_initial_position_is_even_and_an_extra_rook_wins() -> None:
     assert abs(value(chess.Board())) < 30
     _, wdl_B3 = handwritten.evaluate(planes_of(chess.Board())[None])
     assert abs(float(wdl_B3[0, 0] - wdl_B3[0, 2])) < 0.05
@@ -111,7 +111,7 @@ def test_the_start_is_level_and_a_rook_more_is_won() -> None:
     assert value(up) < -350
 
 
-def test_ends_are_certain() -> None:
+def test_mate_and_stalemate_are_certain() -> None:
     mated = chess.Board("R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1")
     stalemate = chess.Board("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1")
     _, wdl_B3 = handwritten.evaluate(np.stack([planes_of(mated), planes_of(stalemate)]))
@@ -119,7 +119,7 @@ def test_ends_are_certain() -> None:
 
 
 def slow_exchange(board: chess.Board, square: int) -> int:
-    """Return the gain of capturing on a square with the cheapest piece, pins not seen."""
+    """Return the gain of capturing on a square with the least valuable piece; ignores pins."""
     attackers = board.attackers(board.turn, square)
     if not attackers:
         return 0
@@ -137,7 +137,7 @@ def slow_exchange(board: chess.Board, square: int) -> int:
 
 
 def greedy(board: chess.Board, seen: set[str]) -> chess.Move:
-    """Return the move whose position is worst for the other side, and not one seen before."""
+    """Return the move to the worst position for the opponent that was not `seen` before."""
 
     def after(move: chess.Move) -> int:
         board.push(move)
@@ -148,7 +148,7 @@ def greedy(board: chess.Board, seen: set[str]) -> chess.Move:
     return min(board.legal_moves, key=after)
 
 
-def test_a_lone_king_is_driven_to_the_edge_and_mated_with_one_ply() -> None:
+def test_a_one_ply_search_mates_a_bare_king() -> None:
     board, seen = chess.Board("8/8/8/3k4/8/8/8/QK6 w - - 0 1"), set[str]()
     for _ in range(45):
         board.push(greedy(board, seen))
@@ -168,14 +168,14 @@ def test_logits_are_finite_on_legal_labels_and_wdl_is_a_distribution(evaluator: 
     assert np.isfinite(logits_BA[legal_mask(planes_BP)]).all()
     assert (wdl_B3 >= 0).all()
     np.testing.assert_allclose(wdl_B3.sum(axis=1), 1.0, atol=1e-6)
-    for row in (0, 7, 19):  # a row is judged the same alone and in a batch
+    for row in (0, 7, 19):  # a row does not depend on its batch
         alone = evaluator(planes_BP[row : row + 1])
         np.testing.assert_array_equal(alone[0][0], logits_BA[row])
         np.testing.assert_array_equal(alone[1][0], wdl_B3[row])
     assert [part.shape for part in evaluator(planes_BP[:0])] == [(0, 4096), (0, 3)]
 
 
-def test_uniform_prefers_nothing_and_its_memory_is_read_only() -> None:
+def test_uniform_is_constant_and_read_only() -> None:
     for shared, value in zip(uniform(planes_of(chess.Board())[None]), (0.0, 1 / 3), strict=True):
         np.testing.assert_allclose(shared, value)
         with pytest.raises(ValueError, match="read-only"):

@@ -1,4 +1,4 @@
-"""Move features: each legal move is played by python-chess, and exchanges are counted slowly."""
+"""Compare move features with python-chess and a slow exchange evaluation."""
 
 import hashlib
 
@@ -20,15 +20,14 @@ BOARDS = (
     # promotions with and without a capture, castling past rooks
     "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1",
     "rnbqkbnr/ppp1p1pp/8/3pPp2/8/8/PPPP1PPP/RNBQKBNR w KQkq f6 0 3",  # en passant
-    "6k1/5ppp/8/8/8/8/8/R3K2R w KQ - 0 1",  # a mate, and castling that checks nobody
+    "6k1/5ppp/8/8/8/8/8/R3K2R w KQ - 0 1",  # a mate, and castling without check
     "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
     "4k3/8/3r1q2/8/4N3/8/8/4K3 w - - 0 1",  # forks
 )
 
 
 def lost(board: chess.Board, besides: int = -1) -> list[int]:
-    """Give what the side to move wins by an exchange on each square of the other's, the most
-    first."""
+    """Return the gains of the side to move by exchanges on each square, largest first."""
     squares = board.occupied_co[not board.turn] & ~board.kings
     won = (slow_exchange(board, at) for at in chess.SquareSet(squares) if at != besides)
     return [*sorted(won, reverse=True), 0, 0]
@@ -66,7 +65,7 @@ def features_by_hand(board: chess.Board, move: chess.Move) -> dict[str, int]:
 
 
 def compare(boards: list[chess.Board]) -> dict[str, int]:
-    """Compare every legal move's features; give how often each was something."""
+    """Compare every legal move's features; return how often each was above 0."""
     found = legal_move_features(np.stack([planes_of(board) for board in boards]))
     assert found["moves"].dtype == np.int64
     assert found["move_features"].dtype == np.uint8
@@ -89,14 +88,14 @@ def compare(boards: list[chess.Board]) -> dict[str, int]:
     return met
 
 
-def test_features_are_what_playing_each_move_shows() -> None:
+def test_features_are_those_of_python_chess() -> None:
     game = next(games_of("pgn/lichess_export_2016-05.pgn", 12))
     played = [node.board() for node in game.mainline() if node.next() is not None]
     met = compare([*map(chess.Board, BOARDS), *played[::6], *random_boards(40, seed=5)])
     assert min(met.values()) > 20, met
 
 
-def test_a_changed_number_is_a_new_version() -> None:
+def test_the_features_have_not_changed_without_a_new_version() -> None:
     found = legal_move_features(np.stack([planes_of(chess.Board(fen)) for fen in BOARDS]))
     digest = hashlib.sha256(found["move_features"].tobytes()).hexdigest()[:16]
     assert (FEATURES_VERSION, digest) == (1, "d1a48149720c8a69"), (
@@ -104,7 +103,7 @@ def test_a_changed_number_is_a_new_version() -> None:
     )
 
 
-def test_rows_without_moves_and_no_rows_have_no_features() -> None:
+def test_rows_without_moves_have_no_features() -> None:
     mated = planes_of(chess.Board("R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1"))
     for planes in (np.zeros((0, PLANES), np.uint64), mated[None]):
         found = legal_move_features(planes)

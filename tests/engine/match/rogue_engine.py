@@ -1,13 +1,12 @@
-"""A UCI engine that misbehaves as it is told: `python rogue_engine.py HOW [FOLDER]`; else it plays
-the first legal move.
+"""A UCI engine that plays the first legal move, except: `python rogue_engine.py HOW [FOLDER]`.
 
-a1a1: that move, always; nothing: `(none)`; crash: ends when asked to move; late-crash: ends in its
-third move of a process; hang: never answers; mute: does not even speak UCI; slow: 0.3 s a move;
-gossip: writes what it is told into FOLDER/said.
+a1a1: always plays that move; nothing: answers `(none)`; crash: ends when asked for a move;
+late-crash: ends at its third move; hang: never answers a `go`; mute: never answers at all; log:
+writes the lines that it receives to FOLDER/received.
 """
 
 import sys
-import time
+from pathlib import Path
 
 import chess
 
@@ -21,8 +20,8 @@ def main() -> None:
     how, board, asked = sys.argv[1], chess.Board(), 0
     for line in sys.stdin:
         words = line.split()
-        if how == "gossip":
-            with open(f"{sys.argv[2]}/said", "a") as file:  # noqa: PTH123 - this script stands alone
+        if how == "log":
+            with Path(sys.argv[2], "received").open("a") as file:
                 file.write(line)
         if how == "mute" or not words:
             continue
@@ -43,8 +42,6 @@ def main() -> None:
                 sys.exit(3)
             if how == "hang":
                 continue
-            if how == "slow":
-                time.sleep(0.3)
             answer = {"a1a1": "a1a1", "nothing": "(none)"}.get(how) or next(
                 iter(board.legal_moves)
             ).uci()

@@ -1,5 +1,4 @@
-"""Matches: the referee, forfeits of engines that misbehave, determinism, and when a test has
-decided."""
+"""Matches: the referee, forfeits of engines that misbehave, clocks, and determinism."""
 
 import itertools
 import shutil
@@ -18,11 +17,11 @@ from engine.evaluation.handwritten import evaluate
 from engine.match import Limit, PlayerError, arena
 from engine.match.arena import GameRecord, MatchGame, play
 from engine.match.openings import Opening
-from engine.match.players import OVERHEAD_SECONDS, Contestant, LocalSide, MoveRequest, PlayResult
+from engine.match.players import Contestant, LocalSide, MoveRequest, PlayResult
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
 from engine.search.human import Correction, human_config
-from tests.engine.uci.uci_talk import Counting, Talk
+from engine.uci.commands import parse_go
 from tests.processes import command
 
 ROGUE = Path(__file__).parent / "rogue_engine.py"
@@ -53,9 +52,8 @@ def match(
     return sorted(records, key=lambda record: record.game)
 
 
-def still_there() -> list[psutil.Process]:
-    """Give the engines that were started and do not go: one that was killed is a zombie until its
-    watcher has looked."""
+def remaining_engines() -> list[psutil.Process]:
+    """Return the engines that do not end: a killed one is a zombie until its watcher reads it."""
     below = psutil.Process().children(recursive=True)
     ours = [child for child in below if ROGUE.name in command(child)]
     return list(psutil.wait_procs(ours, timeout=120)[1])
@@ -63,7 +61,7 @@ def still_there() -> list[psutil.Process]:
 
 @pytest.fixture
 def tenths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every move of an engine take 0.1 s on the referee's clock; for one game at a time."""
+    """Let each engine move take 0.1 s on the referee's clock; for one game at a time."""
     ticks = itertools.count()
     monkeypatch.setattr(
         "engine.match.uci_player.time", SimpleNamespace(perf_counter=lambda: next(ticks) / 10)
@@ -83,11 +81,10 @@ def searching(simulations: int, evaluator: object = evaluate) -> Contestant:
     [
         ("a1a1", "illegal move", 1e6),
         ("nothing", "illegal move", 1e6),
-        ("crash", "crash", 1e6),
         ("hang", "timeout", 0.5),
     ],
 )
-def test_an_engine_that_misbehaves_loses_every_game_at_once(
+def test_an_engine_that_misbehaves_loses_at_once(
     how: str, ending: str, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arena, "MOVE_TIMEOUT_SECONDS", patience)
@@ -97,64 +94,63 @@ def test_an_engine_that_misbehaves_loses_every_game_at_once(
     ] * 2
     assert [record.result for record in records] == ["0-1", "1-0"]
     assert [len(record.moves) for record in records] == [0, 1]
-    assert not still_there(), "every process is ended"
+    assert not remaining_engines()
 
 
-def test_an_engine_that_crashed_is_started_again_and_the_other_one_is_not_blamed() -> None:
+def test_a_crashed_engine_is_restarted_for_the_next_game() -> None:
     records = match(rogue("late-crash"), rogue("fair", Manners="3"), LINES[:1], concurrency=1)
     assert [(record.forfeit, record.ending) for record in records] == [("a", "crash")] * 2
-    assert [len(record.moves) for record in records] == [4, 5], "each process plays two moves"
+    assert [len(record.moves) for record in records] == [4, 5], "two moves of each process"
+    assert not remaining_engines()
 
 
-def test_an_engine_whose_clock_runs_out_loses_on_time(tenths: None) -> None:
+def test_an_engine_loses_when_its_clock_runs_out(tenths: None) -> None:
     players = rogue("fair", limit=Limit(base=0.25)), rogue("fair", limit=Limit(base=60.0))
     flagged = match(*players, LINES[:1], margin=0.02, concurrency=1)
     assert [(record.forfeit, record.ending) for record in flagged] == [("a", "timeout")] * 2
     assert [len(record.moves) for record in flagged] == [4, 5], "two moves of 0.1 s fit into 0.25 s"
 
 
-def test_engines_are_told_clocks_games_and_moves_to_the_next_time_control(
+def test_engines_get_both_clocks_new_games_and_moves_to_the_next_time_control(
     tmp_path: Path, tenths: None
 ) -> None:
-    told = rogue("gossip", str(tmp_path), limit=Limit(base=20.0, increment=0.5, moves=2))
+    logging = rogue("log", str(tmp_path), limit=Limit(base=20.0, increment=0.5, moves=2))
     other = rogue("fair", limit=Limit(base=30.0))
-    records = match(told, other, LINES[:1], concurrency=1, max_plies=10)
-    said = (tmp_path / "said").read_text().splitlines()
-    asked = [line.split() for line in said if line.startswith("go")]
-    assert asked[0][:9] == ["go", "wtime", "20000", "btime", "30000", "winc", "500", "binc", "500"]
+    records = match(logging, other, LINES[:1], concurrency=1, max_plies=10)
+    received = (tmp_path / "received").read_text().splitlines()
+    asked = [line.split() for line in received if line.startswith("go")]
+    assert asked[0][:9] == ["go", "wtime", "20000", "btime", "30000", "winc", "500", "binc", "0"]
     assert [words[words.index("movestogo") + 1] for words in asked] == ["2", "1", "2", "1"] * 2
     left = [int(words[2]) for words in asked[:3]]
     assert left == [20000, 20400, 40800], "an increment, and twenty seconds after the second move"
-    assert said.count("ucinewgame") == 2
-    assert "position startpos moves e2e4 e7e5" in said
+    assert received.count("ucinewgame") == 2
+    assert "position startpos moves e2e4 e7e5" in received
     assert [record.ending for record in records] == ["adjudication"] * 2
     clocks = records[0].clocks
     assert clocks is not None
-    assert len(clocks) == 8
-    assert clocks[0] > 20 > 0 < clocks[1] <= 30
+    assert (len(clocks), clocks[:2]) == (8, [20.4, 29.9])
 
 
-def test_an_engine_that_never_worked_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe(rogue("fair", Manners="2")) == "Rogue"
     monkeypatch.setattr("engine.match.uci_player.STARTING_SECONDS", 1.0)
-    for player, said in (
+    for player, problem in (
         (rogue("mute"), "cannot be started as a UCI engine"),
-        (Contestant(name="false", command=("false",)), "cannot be started as a UCI engine"),
         (Contestant(name="absent", command=("/nowhere/engine",)), "cannot be started"),
     ):
-        with pytest.raises(PlayerError, match=said):
+        with pytest.raises(PlayerError, match=problem):
             probe(player)
     monkeypatch.undo()
     with pytest.raises(PlayerError, match="rejected its options"):
         probe(rogue("fair", Style="wild"))
-    assert not still_there()
+    assert not remaining_engines()
 
 
-# --- games between ours
+# --- games between players of this project
 
 
 class Rated:
-    """Likes all moves alike, and keeps the columns of each call."""
+    """Gives all moves the same logit, and records the columns of each call."""
 
     columns: ClassVar = {"elo": 0, "opponent_elo": 0}
 
@@ -167,7 +163,7 @@ class Rated:
 
 
 def moves_of(seed: int, games: list[int], weight: float = 0.0) -> list[chess.Move | None]:
-    """Give the first moves of a player at a rating in games of these numbers."""
+    """Return the first moves of a player with a rating in games of these numbers."""
     evaluator = Rated()
     contestant = Contestant(
         name="rated",
@@ -183,11 +179,11 @@ def moves_of(seed: int, games: list[int], weight: float = 0.0) -> list[chess.Mov
     played = side.play([MoveRequest(slot, board, None) for slot in range(len(games))])
     rows = max(2, len(games))
     assert evaluator.given[0] == {"elo": [1700] * rows, "opponent_elo": [1700] * rows}
-    assert not any(evaluator.given[1:]), "the search knows no ratings"
+    assert not any(evaluator.given[1:]), "below the root there are no ratings"
     return [one.move for one in played]
 
 
-def test_draws_of_a_rating_depend_on_seed_and_game_and_not_on_neighbours() -> None:
+def test_moves_sampled_for_a_rating_depend_only_on_seed_and_game() -> None:
     moves = moves_of(1, [0, 1, 2, 3])
     assert len(set(moves)) > 2
     assert [moves_of(1, [game])[0] for game in range(4)] == moves
@@ -195,7 +191,7 @@ def test_draws_of_a_rating_depend_on_seed_and_game_and_not_on_neighbours() -> No
     assert set(map(str, moves_of(1, [0, 1, 2, 3], weight=300.0))) == {"e4d5"}, "the search decides"
 
 
-def test_games_do_not_depend_on_how_many_are_played_at_once() -> None:
+def test_games_do_not_depend_on_the_concurrency() -> None:
     wide = match(searching(12), searching(6), LINES, max_plies=40)
     assert wide == match(searching(12), searching(6), LINES, concurrency=2, max_plies=40)
     assert len({tuple(record.moves) for record in wide}) == 6
@@ -208,39 +204,24 @@ def test_games_do_not_depend_on_how_many_are_played_at_once() -> None:
     [
         Limit(base=8.0, increment=0.1),
         Limit(base=8.0, moves=40),
-        Limit(base=0.4, moves=1),
+        Limit(base=0.005),
         Limit(movetime=0.3),
-        Limit(base=0.005),  # time for one evaluation
-        Limit(base=0.001),  # time for none
+        Limit(),
     ],
 )
-def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
-    """On a clock that only evaluations move, both search as many positions, in batches of one size,
-    and play the same."""
-    matched, spoken = Counting(0.002, evaluate), Counting(0.002, evaluate)
-    config = SearchConfig(nodes=20_000, leaves=8)
-    contestant = Contestant(name="", limit=limit, evaluator=matched, search=config)
-    side = LocalSide(contestant, 1, clock=matched.clock)
-    board = chess.Board()
+def test_limits_are_translated_as_by_the_uci_engine(limit: Limit) -> None:
+    side = LocalSide(Contestant(name="", limit=limit, evaluator=uniform), 1)
     side.games[0] = 0
-    clocks = None if limit.base is None else (limit.base, limit.base)
-    matched.batches.clear()
-    (result,) = side.play([MoveRequest(0, board, clocks, limit.moves)])
+    clocks = None if limit.base is None else (limit.base, 99.0)
+    asked = side._ask(MoveRequest(0, chess.Board(), clocks, limit.moves))
     words = f"movetime {1000 * limit.movetime:.0f}" if limit.movetime else ""
     if limit.base is not None:
-        left, increment = 1000 * limit.base, 1000 * limit.increment
-        words = f"wtime {left:.0f} btime {left:.0f} winc {increment:.0f}"
+        words = f"wtime {1000 * limit.base:.0f} btime 99000 winc {1000 * limit.increment:.0f}"
         words += "" if limit.moves is None else f" movestogo {limit.moves}"
-    with Talk(spoken) as talk:
-        talk.say(f"setoption name Move Overhead value {1000 * OVERHEAD_SECONDS:.0f}")
-        spoken.batches.clear()
-        best = talk.best("position startpos", f"go {words}")
-    assert str(result.move) == best
-    assert matched.batches == spoken.batches
-    assert len(matched.batches) > 20 or (limit.base or 1.0) < 0.01
+    assert asked.limits == parse_go(words).limits(white=True)
 
 
-def test_a_sequential_match_begins_no_game_far_ahead_of_a_long_one() -> None:
+def test_a_sequential_match_waits_for_a_long_game() -> None:
     # the fifty-move rule ends it after three half-moves
     short = Opening("4k3/8/8/8/8/8/8/R3K3 w - - 97 80", ())
     found: dict[bool, list[GameRecord]] = {False: [], True: []}
@@ -253,18 +234,16 @@ def test_a_sequential_match_begins_no_game_far_ahead_of_a_long_one() -> None:
             sequential=sequential,
             report=records.append,
         )
-    orders = {
-        sequential: [record.game for record in records] for sequential, records in found.items()
-    }
-    assert set(orders[False][-2:]) == {0, 1}, "the long pair ends last"
-    assert set(orders[True][: orders[True].index(0)]) <= {1, 2, 3}
-    assert set(orders[True][: orders[True].index(1)]) <= {0, 2, 3, 4}
-    assert sorted(found[True], key=lambda record: record.game) == sorted(
-        found[False], key=lambda record: record.game
-    )
+    order, waiting = ([record.game for record in found[kind]] for kind in (False, True))
+    assert set(order[-2:]) == {0, 1}, "the long pair ends last"
+    assert set(waiting[: waiting.index(0)]) <= {1, 2, 3}
+    assert set(waiting[: waiting.index(1)]) <= {0, 2, 3, 4}
+    for records in found.values():
+        records.sort(key=lambda record: record.game)
+    assert found[True] == found[False]
 
 
-def test_stockfish_beats_the_greedy_and_says_mate() -> None:
+def test_stockfish_beats_a_policy_and_announces_mate() -> None:
     records = match(stockfish(200), GREEDY, LINES[:1])
     assert [record.points for record in records] == [1.0] * 2
     assert [record.ending for record in records] == ["checkmate"] * 2
@@ -304,18 +283,15 @@ def test_games_end_as_the_rules_say(fen: str, moves: str, end: tuple[str, str] |
     assert played(fen, moves, max_plies=max_plies).end == end
 
 
-@pytest.mark.parametrize("move", ["e2e5", "a1a1", "e7e5", "0000"])
-def test_the_referee_plays_no_illegal_move(move: str) -> None:
+@pytest.mark.parametrize("move", [chess.Move(12, 36), chess.Move(0, 0), chess.Move.null()])
+def test_an_illegal_move_loses(move: chess.Move) -> None:
     game = played(chess.STARTING_FEN, "", number=1)
-    game.apply_result(
-        PlayResult(chess.Move.from_uci(move) if move != "a1a1" else chess.Move(0, 0), None, 0.0),
-        0.0,
-    )
+    game.apply_result(PlayResult(move, None, 0.0), 0.0)
     assert game.end == ("0-1", "illegal move")
     assert (game.forfeit, game.record().points) == ("b", 1.0)
 
 
-def test_clocks_run_down_by_what_a_move_took() -> None:
+def test_clocks_lose_the_time_of_each_move() -> None:
     game = MatchGame(
         1, Opening(chess.STARTING_FEN), (Limit(base=5.0), Limit(base=10.0, increment=2.0))
     )

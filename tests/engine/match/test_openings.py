@@ -1,5 +1,4 @@
-"""Openings: made from a seed, sane and different; read from EPD and PGN; nonsense refused by
-line."""
+"""Openings: generated from a seed, read from EPD and PGN, errors with the line."""
 
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,7 @@ def material(board: chess.Board, colour: chess.Color) -> int:
     return sum(worth * len(board.pieces(kind, colour)) for kind, worth in WORTH.items())
 
 
-def test_made_openings_are_different_legal_and_even() -> None:
+def test_generated_openings_are_different_legal_and_balanced() -> None:
     openings = book()
     boards = [opening.board() for opening in openings]
     assert len({board.epd() for board in boards}) == 24
@@ -36,19 +35,19 @@ def test_made_openings_are_different_legal_and_even() -> None:
         assert board.ply() == 8
         assert board.turn == chess.WHITE
         assert not board.is_check()
-        # A gambit of a pawn, or a recapture that is still to come, is all that may be missing.
+        # a gambit or a pending recapture may cost at most a piece
         assert abs(material(board, chess.WHITE) - material(board, chess.BLACK)) <= 3
     even = sum(material(board, chess.WHITE) == material(board, chess.BLACK) for board in boards)
     assert even >= 18
 
 
-def test_a_seed_makes_one_book_and_a_longer_book_begins_with_the_shorter() -> None:
+def test_the_seed_determines_the_book_and_a_longer_book_begins_with_a_shorter_one() -> None:
     assert generate(8, evaluate, seed=3) == book()[:8]
     assert generate(8, evaluate, seed=2) != book()[:8]
     assert generate(0, evaluate) == []
 
 
-def test_too_few_openings_are_an_error_and_no_endless_search() -> None:
+def test_too_few_balanced_openings_are_an_error() -> None:
     assert generate(1, uniform, plies=0) == [Opening(chess.STARTING_FEN)]
     with pytest.raises(BookError, match="only 20 balanced openings of 1 plies"):
         generate(21, uniform, plies=1)
@@ -56,7 +55,7 @@ def test_too_few_openings_are_an_error_and_no_endless_search() -> None:
         generate(1, uniform, plies=99)
 
 
-def test_books_are_read_from_epd_and_from_pgn_up_to_a_ply(tmp_path: Path) -> None:
+def test_books_are_read_from_epd_and_pgn(tmp_path: Path) -> None:
     (tmp_path / "book.epd").write_text(
         "# two positions\n"
         'r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - hmvc 2; id "Open";\n\n'
@@ -92,7 +91,7 @@ def test_books_are_read_from_epd_and_from_pgn_up_to_a_ply(tmp_path: Path) -> Non
         ("a.pgn", "", "has no openings"),
     ],
 )
-def test_what_is_no_opening_is_refused_by_its_place(
+def test_the_error_names_the_line_or_game_of_an_invalid_opening(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
@@ -102,7 +101,7 @@ def test_what_is_no_opening_is_refused_by_its_place(
         read_book(tmp_path / "absent.epd")
 
 
-def test_choosing_from_a_book_follows_a_seed_and_repeats_no_opening() -> None:
+def test_openings_are_chosen_by_seed_without_repetition() -> None:
     assert choose(book(), 24, seed=1) == choose(book(), 24, seed=1) != choose(book(), 24, seed=2)
     assert set(choose(book(), 24, seed=1)) == set(book())
     assert choose(book(), 5, seed=1) == choose(book(), 24, seed=1)[:5]

@@ -1,5 +1,4 @@
-"""Match statistics against the numbers of fishtest and fastchess, against sums done by hand, and by
-simulation."""
+"""Match statistics compared with fishtest and fastchess, results by hand, and simulations."""
 
 import math
 import random
@@ -29,7 +28,7 @@ ELO_TABLE = [(0.50, 0), (0.64, 100), (0.76, 200), (0.85, 301), (0.91, 402), (0.3
 
 
 @pytest.mark.parametrize(("score", "elo"), ELO_TABLE)
-def test_scores_are_worth_the_elo_of_the_tables(score: float, elo: float) -> None:
+def test_elo_is_that_of_published_tables(score: float, elo: float) -> None:
     assert elo_of(score) == pytest.approx(elo, abs=1)
     assert score_of(elo) == pytest.approx(score, abs=0.002)
 
@@ -53,14 +52,14 @@ def test_ratios_are_those_of_fastchess(
     assert llr(counts, config) == pytest.approx(expected, abs=0.006)
 
 
-def test_ratio_of_one_sided_results_is_what_a_hand_finds() -> None:
-    # Only wins: the likeliest chances of score s win with chance s and lose the rest, so each pair
-    # counts log(s1 / s0).
+def test_the_ratio_of_one_sided_results_is_as_worked_by_hand() -> None:
+    # With only wins, the likeliest distribution with score s wins with probability s, so that each
+    # pair adds log(s1 / s0).
     by_hand = 104 * math.log(score_of(50) / 0.5)
     assert llr((0, 0, 0, 0, 104), SprtConfig(elo0=0, elo1=50)) == pytest.approx(by_hand, rel=1e-3)
 
 
-def test_all_won_is_not_called_certain() -> None:
+def test_a_perfect_score_is_not_certain() -> None:
     for pairs in (1, 5, 100):
         found = estimate((0, 0, 0, 0, pairs))
         # the score s at which s ** pairs has fallen to exp(-3.84 / 2)
@@ -74,14 +73,14 @@ def test_all_won_is_not_called_certain() -> None:
     assert level.los == pytest.approx(0.5)
 
 
-def test_no_games_say_nothing() -> None:
+def test_without_games_nothing_is_known() -> None:
     found = estimate((0, 0, 0, 0, 0))
     assert (found.elo, found.los) == (0, 0.5)
     assert found.elo_low < -1000 < 1000 < found.elo_high
     assert llr((0, 0, 0, 0, 0), SprtConfig()) == 0
 
 
-def test_bounds_are_walds_and_impossible_ones_are_refused() -> None:
+def test_bounds_are_those_of_wald_and_impossible_settings_are_errors() -> None:
     config = SprtConfig(alpha=0.01, beta=0.2)
     assert config.lower == pytest.approx(math.log(0.2 / 0.99))
     assert config.upper == pytest.approx(math.log(80))
@@ -100,7 +99,7 @@ def test_bounds_are_walds_and_impossible_ones_are_refused() -> None:
 
 
 def pairs_of(chance: random.Random, elo: float, draws: float) -> int:
-    """Draw a pair's points times two, by an imbalance of the opening that both games share."""
+    """Sample twice the points of a pair whose games share the imbalance of an opening."""
     points = 0
     tilt = chance.gauss(0, 60)
     for side in (tilt, -tilt):
@@ -112,7 +111,7 @@ def pairs_of(chance: random.Random, elo: float, draws: float) -> int:
 
 
 def accepted(seed: int, elo: float, config: SprtConfig, draws: float, most: int) -> str:
-    """Run one test to its end."""
+    """Run a sequential test and return its verdict."""
     chance, counts = random.Random(seed), [0] * 5
     for _ in range(most):
         counts[pairs_of(chance, elo, draws)] += 1
@@ -122,11 +121,11 @@ def accepted(seed: int, elo: float, config: SprtConfig, draws: float, most: int)
     return "undecided"
 
 
-def test_false_promotions_are_rare_at_the_null() -> None:
+def test_false_promotions_are_rare_without_a_difference() -> None:
     config, runs = SprtConfig(elo0=0, elo1=80), 100
     found = [accepted(seed, 0.0, config, 0.4, 2000) for seed in range(runs)]
     assert found.count("undecided") == 0
-    # 1 % of fair tests would fail
+    # a correct test exceeds this in 1 % of the cases
     assert 0 < found.count("H1") / runs <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / runs)
 
 

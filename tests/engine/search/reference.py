@@ -1,12 +1,11 @@
-"""The search again, slowly: Python objects over python-chess, written from the papers.
+"""A slow reference implementation of the search: Python objects and python-chess.
 
-Nothing of engine.search but the settings is used here. PUCT: Silver et al. 2018, with lc0's
-first-play urgency and KataGo's scaling by variance. Gumbel: Danihelka et al. 2022 as mctx states
-it, without noise. Budgets: as SearchConfig describes them.
+Only the settings are shared with engine.search. PUCT: Silver et al. 2018, with lc0's first-play
+urgency and KataGo's scaling by variance. Gumbel: Danihelka et al. 2022, as in mctx, without noise.
 
 A visit in flight counts in the denominators of exploration, and with PUCT as a virtual loss (Segal
-2010), but neither in Q(parent) nor in the visited policy. Gumbel's values are of finished visits.
-Proofs are left out, so compare where no game ends but by a draw.
+2010), but neither in Q(parent) nor in the visited policy. Gumbel's values use finished visits.
+There are no proofs, so positions must not end in mate.
 """
 
 import math
@@ -24,7 +23,7 @@ from tests.engine.search.stubs import Arrays, planes_of
 
 @dataclass
 class Node:
-    """A position, seen by its mover; arrays are by move."""
+    """A position in the mover's view; arrays have an entry for each move."""
 
     board: chess.Board
     raw: float = 0.0
@@ -40,7 +39,7 @@ class Node:
     """Every value that was backed up to this node."""
 
     def by_move(self, get: Callable[["Node"], float]) -> np.ndarray:
-        """Return a number of each move's node, 0 where there is none."""
+        """Return a number of each move's node; 0 if there is no node."""
         children = [self.children.get(index) for index in range(len(self.moves))]
         return np.array([get(child) if child else 0 for child in children])
 
@@ -58,7 +57,7 @@ class Node:
 
 
 def is_draw(board: chess.Board, root: chess.Board) -> bool:
-    """Return whether the rules draw here, or the position has occurred before since the root."""
+    """Return whether the game is drawn, or the position repeats one since the root."""
     if board.is_stalemate() or board.is_insufficient_material() or board.halfmove_clock >= 100:
         return True
     if board.is_repetition(3):
@@ -72,11 +71,11 @@ def is_draw(board: chess.Board, root: chess.Board) -> bool:
 
 
 def expand(node: Node, answer: Arrays, temperature: float) -> float:
-    """Give a new position its moves and priors; return its value for its mover."""
-    assert not node.board.is_checkmate(), "compare where nobody mates"
+    """Set a new node's moves and priors; return its value for the mover."""
+    assert not node.board.is_checkmate(), "the reference has no mates"
     logits_BA, wdl_B3 = answer
     node.moves = list(node.board.legal_moves)
-    assert not any(move.promotion for move in node.moves), "compare where nothing promotes"
+    assert not any(move.promotion for move in node.moves), "the reference has no promotions"
     labels = [label_of(move, node.board.turn) for move in node.moves]
     logits = logits_BA[0, labels].astype(np.float64)
     weights = np.exp((logits - logits.max()) / temperature)
@@ -87,7 +86,7 @@ def expand(node: Node, answer: Arrays, temperature: float) -> float:
 
 
 def backup(path: list[Node], value: float) -> None:
-    """Add a value, in the view of the last node's mover, along a path."""
+    """Add a value, from the view of the last node's mover, along a path."""
     for node in reversed(path):
         node.visits += 1
         node.value_sum += value
@@ -96,7 +95,7 @@ def backup(path: list[Node], value: float) -> None:
 
 
 def selectable(node: Node, config: SearchConfig) -> np.ndarray:
-    """Return which moves top-k, the tail filter and progressive widening leave, bool."""
+    """Return which moves pass top-k, the tail filter and progressive widening, bool."""
     order = np.argsort(-node.priors, kind="stable")
     kept = len(order)
     if config.top_k:
@@ -111,7 +110,7 @@ def selectable(node: Node, config: SearchConfig) -> np.ndarray:
 
 
 def stdev_factor(node: Node, c_stdev: float) -> float:
-    """Return KataGo's factor: two more values are assumed, 0.4 off the mean; one degree is lost."""
+    """Return KataGo's factor, with a prior of two values 0.4 from the mean."""
     seen, mean = np.array(node.seen), np.mean(node.seen)
     second_moment = ((seen**2).sum() + 2 * (mean**2 + 0.4**2)) / (len(seen) + 2 - 1)
     return 1 + c_stdev * (math.sqrt(second_moment - mean**2) / 0.4 - 1)
@@ -132,7 +131,7 @@ def puct_choice(node: Node, config: SearchConfig) -> int:
 
 
 def completed(node: Node, config: SearchConfig, maxvisit_init: float = 50.0) -> np.ndarray:
-    """Return sigma(completed Q): unvisited moves take the mixed value; grown with the visits."""
+    """Return sigma(completed Q), where unvisited moves have the mixed value."""
     visits, values = node.finished, node.values
     visited = visits > 0
     mixed = node.raw
@@ -152,7 +151,7 @@ def improved(node: Node, config: SearchConfig) -> np.ndarray:
 
 
 def gumbel_choice(node: Node, config: SearchConfig, wanted: int | None) -> int:
-    """Choose by the plan's visits at the root, below it whose share lags most behind the policy."""
+    """Choose by the planned visits at the root, else by the improved policy minus visit shares."""
     started = node.started
     if wanted is None:
         return int((improved(node, config) - started / (1 + started.sum())).argmax())
@@ -161,7 +160,7 @@ def gumbel_choice(node: Node, config: SearchConfig, wanted: int | None) -> int:
 
 
 def halving(considered: int, simulations: int) -> list[int]:
-    """Plan Sequential Halving: how often the move of each simulation has been visited before."""
+    """Plan Sequential Halving: the earlier visits of the move that each simulation selects."""
     if considered <= 1:
         return list(range(simulations))
     rounds, plan, visits, left = math.ceil(math.log2(considered)), [], 0, considered
@@ -210,9 +209,9 @@ def is_decided(root: Node, done: int, simulations: int, config: SearchConfig) ->
 def search(
     board: chess.Board, evaluator: Evaluator, config: SearchConfig, answer: Arrays | None = None
 ) -> Node:
-    """Search in rounds of up to `config.leaves` positions, which wait for each other.
+    """Search in rounds of up to `config.leaves` positions.
 
-    The root's own evaluation, `answer` if given, is no simulation.
+    The root's evaluation, `answer` if given, does not count as a simulation.
     """
     root = Node(board)
     answer = answer or evaluator(planes_of(board)[None])

@@ -1,4 +1,4 @@
-"""Evaluators with fixed answers, and short ways to ask the search by FEN and UCI."""
+"""Evaluators with fixed results, and helpers to search by FEN and UCI."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ MIDDLE = "r1bq1rk1/pp2bppp/2n1pn2/3p4/2PP4/2N2N2/PP2BPPP/R1BQ1RK1 w - - 0 9"
 
 
 def wdl(value: float) -> tuple[float, float, float]:
-    """Give win, draw and loss of an expected score (win - loss), without draws."""
+    """Return win, draw and loss of an expected score (win - loss), without draws."""
     return (1 + value) / 2, 0.0, (1 - value) / 2
 
 
@@ -30,10 +30,7 @@ def planes_of(board: chess.Board) -> np.ndarray:
 
 
 class Laid:
-    """Answers by position: FEN -> (expected score of the side to move, priors by UCI).
-
-    Other positions are even.
-    """
+    """Results by position: FEN -> (expected score of the mover, priors by UCI); others are even."""
 
     def __init__(self, table: Mapping[str, tuple[float, Mapping[str, float]]]) -> None:
         self.answers: dict[bytes, Arrays] = {}
@@ -53,7 +50,7 @@ class Laid:
 
 @njit(cache=True)
 def _unit(word: Any) -> Any:
-    """Give a number in 0..1 that looks random, from a word."""
+    """Hash a word to a number in 0..1."""
     return np.float64(splitmix64(word) >> U(40)) / 2.0**24
 
 
@@ -80,7 +77,7 @@ def _fill(planes_BP: Any, spread: Any, salt: Any, logits_BA: Any, wdl_B3: Any) -
 
 
 class Hashed:
-    """Looks random, and depends on the row alone; priors are within e**spread of each other."""
+    """Hashes each row to pseudo-random results; priors are within e**spread of each other."""
 
     def __init__(self, spread: float = 3.0, salt: int = 0) -> None:
         self.spread, self.salt = spread, salt
@@ -93,7 +90,7 @@ class Hashed:
 
 
 def board_of(fen: str, moves: str | Iterable[str] = ()) -> chess.Board:
-    """Give the board of a FEN after moves in UCI, with its history."""
+    """Return the board of a FEN after moves in UCI, with its history."""
     board = chess.Board(fen)
     for uci in moves.split() if isinstance(moves, str) else moves:
         board.push_uci(uci)
@@ -115,9 +112,8 @@ def searched(
     path: str = "",
     **options: Any,
 ) -> tuple[Search, Root]:
-    """Search one board, play the moves of `path` (UCI) and give the search and its root."""
+    """Search a board, play the moves of `path` (UCI), and return the search and its root."""
     board = chess.Board(board) if isinstance(board, str) else board.copy()
-    # papers have none
     search = Search(evaluator, SearchConfig(**{"policy_temperature": 1.0} | options), seed=seed)
     begin(search, 0, board)
     pairs = None
@@ -138,17 +134,17 @@ def play(search: Search, slot: int, board: chess.Board, uci: str) -> bool:
 
 
 def ucis(root: Root, turn: chess.Color) -> list[str]:
-    """Name the root's moves."""
+    """Return the root's moves in UCI."""
     pairs = zip(root.labels.tolist(), root.promotions.tolist(), strict=True)
     return [move_of(label, promotion, turn).uci() for label, promotion in pairs]
 
 
 def by_uci(root: Root, turn: chess.Color, field: str = "visits") -> dict[str, Any]:
-    """Give a field of the root's moves by UCI."""
+    """Return a field of the root's moves by UCI."""
     return dict(zip(ucis(root, turn), getattr(root, field).tolist(), strict=True))
 
 
 def chosen(search: Search, slot: int, turn: chess.Color, **how: Any) -> str:
-    """Name the move that a slot chooses; an empty text where the game is over."""
+    """Return the move that a slot chooses, in UCI; "" if the game is over."""
     labels, promotions = search.choose(np.array([slot], dtype=np.int64), **how)
     return "" if labels[0] < 0 else move_of(int(labels[0]), int(promotions[0]), turn).uci()

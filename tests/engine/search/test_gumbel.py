@@ -1,4 +1,4 @@
-"""Gumbel: Sequential Halving and completed Q-values worked by hand, and the root's noise."""
+"""Gumbel search: Sequential Halving and completed Q-values by hand, and the noise."""
 
 from collections import Counter
 
@@ -32,11 +32,11 @@ HALVING = [
 ]
 
 
-def test_the_plan_is_the_table_worked_by_hand():
+def test_the_plan_is_as_worked_by_hand():
     for considered, simulations, visits in HALVING:
         plan = np.zeros(simulations, dtype=np.int32)
         plan_halving(considered, simulations, plan)
-        # equal visits first, then one more for all that are left
+        # equal visits first, then one more for all remaining moves
         assert plan.tolist() == sorted(done for total in visits for done in range(total))
 
 
@@ -57,7 +57,7 @@ def test_completed_values_and_the_improved_policy_are_as_worked_by_hand():
 
 
 def tried_sets(considered: int, games: int) -> Counter[tuple[str, ...]]:
-    """Count which moves get the first `considered` simulations, over many games of even moves."""
+    """Count which moves get the first `considered` simulations, over many games."""
     config = SearchConfig(
         algorithm="gumbel",
         simulations=considered,
@@ -74,7 +74,7 @@ def tried_sets(considered: int, games: int) -> Counter[tuple[str, ...]]:
 
 
 def test_moves_are_drawn_by_their_priors_without_replacement():
-    """Gumbel-top-k draws as urns do: P(a2, b1) = .5 * .3 / .5 + .3 * .5 / .7, and so on."""
+    """Gumbel-top-k samples without replacement: P(a2, b1) = .5 * .3 / .5 + .3 * .5 / .7."""
     games = 1000
     one, two = tried_sets(1, games), tried_sets(2, games)
     for uci, share in zip(MOVES, (0.5, 0.3, 0.2), strict=True):
@@ -89,7 +89,7 @@ def test_moves_are_drawn_by_their_priors_without_replacement():
         assert two[pair] / games == pytest.approx(share, abs=0.04)
 
 
-def test_a_second_run_halves_again_and_counts_its_own_visits():
+def test_a_second_run_plans_anew():
     search, first = searched(MIDDLE, uniform, simulations=32, **QUIET)
     before = first.visits.copy()
     search.run()

@@ -1,7 +1,4 @@
-"""Human search: policies from the caller at the roots, corrected by the search's values.
-
-test_reference.py compares its trees with the slow search.
-"""
+"""Human search: the caller's policies, corrected by a search."""
 
 import chess
 import numpy as np
@@ -16,12 +13,12 @@ from tests.engine.search.stubs import MIDDLE, Hashed, board_of, by_uci, planes_o
 
 
 def root_of(board: chess.Board, salt: int = 0, value: float = 0.0) -> HumanRoot:
-    """Give a board's root with a policy that looks random."""
+    """Return a board's root with a pseudo-random policy."""
     logits_BA, _ = Hashed(salt=salt)(planes_of(board)[None])
     return HumanRoot(*position_and_history(board), logits_BA[0], np.array(wdl(value), np.float32))
 
 
-def test_an_answer_belongs_to_the_root_that_it_was_given_for() -> None:
+def test_an_answer_is_used_only_for_its_root() -> None:
     board, asked = chess.Board(MIDDLE), []
 
     def evaluator(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +39,7 @@ def test_an_answer_belongs_to_the_root_that_it_was_given_for() -> None:
     assert len(set(search.root(0).priors.tolist())) == 1, "the evaluator's"
 
 
-def test_a_correction_adds_the_search_s_values_to_the_policy() -> None:
+def test_a_correction_adds_the_values_to_the_policy() -> None:
     roots = [root_of(board_of(chess.STARTING_FEN, line)) for line in ("", "d2d4 d7d5")]
     found = search_roots(Search(Hashed(salt=9), SearchConfig(), games=2), roots, 60)
     corrected_NA = correct_logits(roots, found, np.array([0.0, 5.0]), np.array([1.0, 1.3]))
@@ -55,7 +52,7 @@ def test_a_correction_adds_the_search_s_values_to_the_policy() -> None:
         assert logits_A[result.labels] == pytest.approx(expected)
 
 
-def test_values_are_the_means_of_visits_and_unvisited_moves_have_the_mean_of_all() -> None:
+def test_unvisited_moves_have_the_mean_value_of_all_visits() -> None:
     root = root_of(chess.Board(MIDDLE))
     found = search_roots(Search(Hashed(salt=3), SearchConfig(simulations=12)), [root], 12)[0]
     values_A = move_values(root, found)
@@ -68,7 +65,7 @@ def test_values_are_the_means_of_visits_and_unvisited_moves_have_the_mean_of_all
     assert len(values_A) == LABELS
 
 
-def test_a_mate_in_one_is_worth_one_and_moves_that_nobody_searched_what_the_network_says() -> None:
+def test_without_visits_moves_have_the_evaluator_s_value_except_mates() -> None:
     board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1")  # Ra8#
     root = root_of(board, value=0.25)
     found = search_roots(Search(Hashed(), SearchConfig(simulations=8)), [root], 8)[0]
@@ -89,7 +86,7 @@ def test_a_promotion_has_the_value_of_its_best_piece() -> None:
     assert len({round(value, 6) for value in pieces}) > 1
 
 
-def test_a_correction_is_interpolated_between_its_ratings_and_constant_outside() -> None:
+def test_a_correction_is_interpolated_between_ratings_and_constant_outside() -> None:
     found = Correction([1000, 2000], [0.0, 4.0], [1.0, 1.5])
     weight_N, sharpness_N = found.interpolate(np.array([400, 1250, 2000, 3000, 0]))
     assert weight_N.tolist() == [0.0, 1.0, 4.0, 4.0, 2.0], "an unknown rating is taken for 1500"

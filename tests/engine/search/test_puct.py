@@ -1,4 +1,4 @@
-"""PUCT against a tree worked by hand, whoever the neighbors are, and the root's noise."""
+"""PUCT compared with a tree worked by hand, the root's noise, and priors of promotions."""
 
 import chess
 import numpy as np
@@ -65,7 +65,7 @@ def test_the_small_tree_grows_as_worked_by_hand(simulations: int):
     assert root.simulations == simulations
 
 
-def test_dirichlet_noise_has_its_share_and_its_concentration():
+def test_dirichlet_noise_has_the_right_mean_and_variance():
     """Noise of a symmetric Dirichlet has mean 1/M, and the variance below."""
     share, alpha, moves = 0.25, 0.3, 20
     options = {"simulations": 1, "dirichlet_fraction": share, "dirichlet_alpha": alpha}
@@ -82,7 +82,7 @@ def test_dirichlet_noise_has_its_share_and_its_concentration():
     assert len({tuple(row) for row in noise_NM.round(6).tolist()}) == 150, "each seed has its own"
 
 
-def test_noise_stays_at_the_root_and_is_drawn_again_after_a_move():
+def test_noise_is_added_only_to_the_root_and_again_after_a_move():
     search, root = searched(ROOT, LAID, simulations=40, dirichlet_fraction=0.5, seed=3)
     assert sorted(root.priors.tolist(), reverse=True) != pytest.approx([0.5, 0.3, 0.2], abs=0.01)
     play(search, 0, chess.Board(ROOT), "a1b1")
@@ -95,7 +95,7 @@ def test_noise_stays_at_the_root_and_is_drawn_again_after_a_move():
     assert max(abs(after[uci] - before[uci]) for uci in before) > 0.01
 
 
-def test_an_underpromotion_shares_its_label_s_prior():
+def test_the_four_promotions_share_their_label_s_prior():
     fen = "8/P7/8/8/8/7k/8/K7 w - - 0 1"
     table = Laid({fen: (0.0, {"a7a8q": 0.7, "a1a2": 0.1, "a1b1": 0.1, "a1b2": 0.1})})
     _, root = searched(fen, table, simulations=1)

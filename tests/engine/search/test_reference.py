@@ -1,4 +1,4 @@
-"""The whole tree against the slow search of reference.py, to the last visit, over all settings."""
+"""Compare whole trees with the slow search of reference.py, for all settings."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,8 +20,8 @@ OPENINGS = [
     board_of(chess.STARTING_FEN),
     board_of(MIDDLE),
     board_of("r3k2r/pppq1ppp/2npbn2/2b1p3/2B1P3/2NPBN2/PPPQ1PPP/R3K2R b KQkq - 4 8"),
-    board_of("8/8/4k3/3p4/3P4/4K3/8/8 w - - 0 1", "e3d3 e6d6 d3e3 d6e6"),  # repetitions near
-    board_of("8/8/4k3/3p4/3P4/4K3/8/8 w - - 95 90"),  # fifty moves near
+    board_of("8/8/4k3/3p4/3P4/4K3/8/8 w - - 0 1", "e3d3 e6d6 d3e3 d6e6"),  # close to repetitions
+    board_of("8/8/4k3/3p4/3P4/4K3/8/8 w - - 95 90"),  # close to fifty moves
 ]
 GUMBEL = {"algorithm": "gumbel", "gumbel_scale": 0.0}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -73,7 +73,7 @@ def assert_same_tree(forest: Forest, slot: int, number: int, node: reference.Nod
 CASES = [(name, number % len(OPENINGS)) for number, name in enumerate(SETTINGS)]
 CASES += [("default", 2), ("all", 1), ("gumbel", 2)]
 CASES += [(name, 3) for name, options in SETTINGS.items() if "repetition_penalty" in options]
-# Searching a single root move proves the draw by fifty moves; the reference has no proofs.
+# a single root move proves the draw by fifty moves, but the reference has no proofs
 PROVEN = {("gumbel of one", 4)}
 FURTHER = {(name, (number + 2) % len(OPENINGS)) for number, name in enumerate(SETTINGS)}.difference(
     CASES, PROVEN
@@ -100,8 +100,8 @@ def test_trees_are_those_of_the_slow_search(name: str, opening: int) -> None:
     assert by_uci(root, board.turn, "improved") == pytest.approx(expected, abs=1e-5)
 
 
-def test_settings_make_a_difference() -> None:
-    """Otherwise the comparison above would compare the same tree again and again."""
+def test_every_setting_changes_the_tree() -> None:
+    """Check that the test above does not compare the same tree again and again."""
     trees = set()
     for name, options in SETTINGS.items():
         search = Search(Hashed(), SearchConfig(**{"simulations": 120} | options))
@@ -112,7 +112,7 @@ def test_settings_make_a_difference() -> None:
 
 
 def test_human_search_is_that_of_the_slow_search() -> None:
-    """The caller's policy stands at the root alone; positions beside it change nothing."""
+    """The caller's policy is used only at the root, whatever the other slots search."""
     evaluator, own = Hashed(salt=5), Hashed(salt=9)
     search = Search(evaluator, human_config(64), games=len(OPENINGS))
     answers = [own(planes_of(board)[None]) for board in OPENINGS]

@@ -1,4 +1,4 @@
-"""The root: which move is chosen after a search, and what a move leaves of the tree."""
+"""The root: the choice of a move after a search, and the subtree that is kept."""
 
 from collections import Counter
 
@@ -26,8 +26,8 @@ from tests.engine.search.test_puct import LAID, MOVES, PLAIN, ROOT
 from tests.engine.search.test_search import check_books
 
 
-def test_a_temperature_draws_by_visits():
-    """The tree worked by hand has visits 1, 3, 2: shares go with visits ** (1 / temperature)."""
+def test_a_temperature_samples_by_visits():
+    """Probabilities are proportional to visits ** (1 / temperature); the visits are 1, 3, 2."""
     search, root = searched(ROOT, LAID, simulations=6, **PLAIN)
     labels = by_uci(root, chess.WHITE, "labels")
     for temperature in (1.0, 0.5, 2.0):
@@ -38,10 +38,10 @@ def test_a_temperature_draws_by_visits():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_move_that_is_proven_lost_is_not_chosen_where_the_others_are_unvisited(
+def test_a_proven_loss_is_not_chosen_even_if_other_moves_have_no_visits(
     temperature: float,
 ):
-    """Fool's mate: all simulations go to g2g4, so the only visits are those of a lost move."""
+    """Fool's mate: all simulations go to g2g4, the only losing move."""
     board = board_of(chess.STARTING_FEN, "f2f3 e7e5")
     mate = board_of(board.fen(), "g2g4")
     table = Laid({board.fen(): (0.0, {"g2g4": 1.0}), mate.fen(): (0.0, {"d8h4": 1.0})})
@@ -51,7 +51,7 @@ def test_a_move_that_is_proven_lost_is_not_chosen_where_the_others_are_unvisited
     assert chosen(search, 0, chess.WHITE, temperature=temperature) != "g2g4"
 
 
-def test_gumbel_chooses_the_halving_s_winner_or_draws_by_the_improved_policy():
+def test_gumbel_chooses_the_winner_of_the_halving_or_samples_the_improved_policy():
     options = {"algorithm": "gumbel", "gumbel_scale": 0.0}
     search, root = searched(MIDDLE, Hashed(), simulations=64, **options)
     most = [uci for uci, visits in by_uci(root, chess.WHITE).items() if visits == root.visits.max()]
@@ -63,7 +63,7 @@ def test_gumbel_chooses_the_halving_s_winner_or_draws_by_the_improved_policy():
         assert drawn[label] / 3000 == pytest.approx(share, abs=0.03)
 
 
-def test_lines_are_the_most_visited_way_down():
+def test_variations_follow_the_most_visited_moves():
     search, root = searched(ROOT, LAID, simulations=6, **PLAIN)
     moves = ucis(root, chess.WHITE)
     wanted = {"a1b1": 3, "a1b2": 2, "a1a2": 1}  # b1 g7 c2; b2 h7; a2
@@ -91,7 +91,7 @@ def test_the_kept_tree_has_the_child_s_visits_and_values():
         assert search.evaluations - asked <= 400, "nothing is asked again"
 
 
-def test_a_move_nobody_looked_at_begins_anew():
+def test_an_unvisited_move_starts_a_new_tree():
     board = chess.Board(MIDDLE)
     search, root = searched(board, Hashed(spread=12.0), simulations=30)
     ignored = next(uci for uci, visits in by_uci(root, board.turn).items() if visits == 0)
@@ -103,7 +103,7 @@ def test_a_move_nobody_looked_at_begins_anew():
     assert set(ucis(search.root(), board.turn)) == {move.uci() for move in board.legal_moves}
 
 
-def test_an_illegal_move_is_refused_and_changes_nothing():
+def test_an_illegal_move_is_an_error_and_changes_nothing():
     search, root = searched(MIDDLE, Hashed(), simulations=20)
     for label, promotion in ((0, 0), (4095, 0), (int(root.labels[0]), 5), (-1, 0)):
         with pytest.raises(LabelError, match="not a legal move"):
@@ -111,7 +111,7 @@ def test_an_illegal_move_is_refused_and_changes_nothing():
     assert search.root().visits.tolist() == root.visits.tolist()
 
 
-def test_moves_played_join_the_game_s_history_and_a_start_forgets_it():
+def test_played_moves_join_the_history_until_the_next_start():
     board = chess.Board()
     search = Search(uniform, SearchConfig(simulations=8))
     begin(search, 0, board)

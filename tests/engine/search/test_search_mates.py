@@ -1,4 +1,4 @@
-"""Mates: found at once at the root, proven by search without knowledge, never claimed wrongly."""
+"""Mates: found at the root without search, proven by a uniform search, never wrong."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from tests.conftest import shared_data
 from tests.engine.search.stubs import begin, by_uci, chosen, play, searched
 
 BREADTH = {"fpu_reduction": 0.0}
-"""Without reduction every move is tried early: what a search that knows nothing wants."""
+"""Without the reduction, a uniform search tries every move early."""
 
 
 @cache
@@ -28,12 +28,12 @@ def fen_of(line: str) -> str:
 
 
 def positions_with_mate(relative: str, moves: int) -> list[str]:
-    """Give the FENs whose side to move mates in so many moves; a negative number: is mated."""
+    """Return FENs in which the mover mates in `moves` moves, or is mated if it is negative."""
     return [fen_of(line) for line in lines_of(relative) if f"bm #{moves};" in line]
 
 
 def puzzles(theme: str) -> list[str]:
-    """Give the FENs of Lichess puzzles of a theme, after the opponent's blunder."""
+    """Return the FENs of Lichess puzzles of a theme, after the opponent's blunder."""
     fens = []
     for row in csv.DictReader(lines_of("truth/lichess_puzzles_seed_3000.csv")):
         if theme in row["Themes"].split():
@@ -46,7 +46,7 @@ def puzzles(theme: str) -> list[str]:
 def solve(
     fens: list[str], simulations: int, games: int = 40, **options: Any
 ) -> Iterator[tuple[chess.Board, Search, int]]:
-    """Search positions side by side and yield (board, search, slot)."""
+    """Search positions together, and yield (board, search, slot)."""
     for start in range(0, len(fens), games):
         part = fens[start : start + games]
         config = SearchConfig(simulations=simulations, nodes=simulations + 16, **options)
@@ -60,7 +60,7 @@ def solve(
 
 
 def forces_mate_in_two(board: chess.Board, uci: str) -> bool:
-    """Tell whether after a move every reply leaves a mate in one, and there is a reply."""
+    """Return whether there are replies to a move, and each one allows a mate in one."""
 
     def has_mate(after: chess.Board) -> bool:
         for move in list(after.legal_moves):
@@ -137,7 +137,7 @@ def test_mates_in_two_are_proven(
         assert root.value == 1.0
         mates = by_uci(root, board.turn, "mates")
         for uci, plies in mates.items():
-            if plies == 3:  # a longer way that was proven first is too long to check by trying all
+            if plies == 3:  # longer mates would take too long to check
                 assert forces_mate_in_two(board, uci), f"{board.fen()} {uci}"
         assert mates[chosen(search, slot, board.turn)] == root.mate
         assert len(search.line(slot)) == root.mate
@@ -145,8 +145,8 @@ def test_mates_in_two_are_proven(
     assert sum(solved) >= least * len(solved)
 
 
-def test_no_mate_is_claimed_shorter_than_it_is():
-    """Positions whose shortest mates are known: no shorter is proven, and the right side wins."""
+def test_no_mate_is_reported_shorter_than_it_is():
+    """In positions with known mates, no shorter mate is proven, and the right side wins."""
     proven = 0
     for moves in (2, 3, 4, -1, -2, -3):
         file = "matetrack" if moves > 0 else "matedtrack"
@@ -164,7 +164,7 @@ def test_no_mate_is_claimed_shorter_than_it_is():
     assert proven >= 12
 
 
-def test_who_is_lost_chooses_what_loses_slowest():
+def test_a_lost_side_chooses_the_slowest_loss():
     """Ke1 allows Rb1 mate; Kc1 lives until Rbb2, Kd1, Rb1 mate."""
     search, root = searched("7k/8/8/8/8/1r6/r7/3K4 w - - 0 1", uniform, simulations=6000, **BREADTH)
     assert by_uci(root, chess.WHITE, "mates") == {"d1e1": -2, "d1c1": -4}

@@ -1,4 +1,4 @@
-"""How games end, by python-chess: repetition with the game's history, fifty moves, material."""
+"""Compare endings with python-chess: repetition, fifty moves, material, stalemate."""
 
 import io
 from collections import Counter
@@ -16,15 +16,15 @@ from tests.conftest import shared_data
 from tests.engine.search.stubs import begin, board_of, by_uci, chosen, play, searched
 
 ONCE_EACH = {"c_puct": 1000.0}
-"""Priors count alone: where they are equal, as many simulations as moves visit each move once."""
+"""Only priors count: if they are equal, the simulations visit each move once."""
 TAIL = 12
-"""Plies before the end of each game that are looked at."""
+"""Number of last positions of each game."""
 DUMP = ("pgn/lichess_dump_2021-10_999.pgn",)
 EXPORTS = (*DUMP, "pgn/lichess_export_2024-05_blitz.pgn", "pgn/lichess_export_2022-2026_blitz.pgn")
 
 
 def expected_ending(board: chess.Board) -> int | None:
-    """Say by python-chess how the game is over, None when it is not."""
+    """Return the ending by python-chess, or None."""
     if board.is_checkmate():
         return MATE
     if board.is_stalemate():
@@ -55,7 +55,7 @@ def tails(files: tuple[str, ...]) -> Iterator[list[chess.Board]]:
 
 
 def check_tails(files: tuple[str, ...]) -> Counter[int | None]:
-    """Compare outcomes at the root, started and reached by play, and of every move below it."""
+    """Compare outcomes at the root, after `start` and after `play`, and after every move."""
     seen: Counter[int | None] = Counter()
     search = Search(uniform, SearchConfig(simulations=256, **ONCE_EACH), games=2)
     for boards in tails(files):
@@ -73,7 +73,7 @@ def check_tails(files: tuple[str, ...]) -> Counter[int | None]:
 
 
 def check_moves(search: Search, board: chess.Board) -> None:
-    """Visit every move once: exactly those that end the game are proven, as what they are."""
+    """Visit every move once, and check that exactly those that end the game are proven."""
     if any(move.promotion for move in board.legal_moves):
         return  # the four moves of a promotion have unequal priors
     one = np.array([0], dtype=np.int64)
@@ -81,7 +81,7 @@ def check_moves(search: Search, board: chess.Board) -> None:
     root = search.root(0)
     proven = by_uci(root, board.turn, "proven")
     if 1 in proven.values():
-        return  # a mate in one ends the search at once; other tests are about those
+        return  # a mate in one ends the search at once
     assert set(root.visits.tolist()) == {1}
     for move in board.legal_moves:
         board.push(move)
@@ -121,8 +121,8 @@ def test_stalemates_are_draws_at_the_root_and_below():
         assert (root.value, root.draw, len(root.labels), search.line(slot)) == (0.0, 1.0, 0, [])
 
 
-def test_a_third_occurrence_needs_the_game_s_past():
-    # after Black's f6g8 the first position comes for the third time
+def test_a_third_occurrence_needs_the_game_s_history():
+    # f6g8 repeats the initial position for the third time
     board = board_of(chess.STARTING_FEN, "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1")
     for start, proof in ((board, 0), (chess.Board(board.fen()), 2)):
         _, root = searched(start, uniform, simulations=40, **ONCE_EACH)
@@ -130,19 +130,19 @@ def test_a_third_occurrence_needs_the_game_s_past():
         assert (by_uci(root, chess.BLACK, "draws")["f6g8"] == 1.0) == (proof == 0)
 
 
-def test_a_second_occurrence_is_a_draw_in_the_tree_and_is_searched_once_it_is_the_past():
+def test_a_second_occurrence_is_a_draw_only_within_the_tree():
     board = chess.Board("7k/8/8/3p4/3P4/8/8/K7 w - - 0 1")
     search, _ = searched(board, uniform, simulations=3000, **ONCE_EACH)
     for uci in ("a1a2", "h8g8", "a2a1"):
         assert play(search, 0, board, uci)
         board.push_uci(uci)
-    # The tree's first root is g8h8 again, a draw by repetition that was never opened.
+    # g8h8 returns to the first root, a draw by repetition that was not expanded
     root = search.root(0)
     visits, draws = by_uci(root, chess.BLACK), by_uci(root, chess.BLACK, "draws")
     assert visits["g8h8"] >= 2
-    assert by_uci(root, chess.BLACK, "proven")["g8h8"] == 2, "another way here may not repeat"
+    assert by_uci(root, chess.BLACK, "proven")["g8h8"] == 2, "on another path it may not repeat"
     assert {uci for uci, draw in draws.items() if draw >= 0.9} == {"g8h8"}
-    # Played into, it is a second occurrence of the past: the game goes on, and so does the tree.
+    # after g8h8 it is only the second occurrence in the game, which continues
     play(search, 0, board, "g8h8")
     search.run(simulations=60)
     assert search.outcome() is None
@@ -153,9 +153,9 @@ def test_a_second_occurrence_is_a_draw_in_the_tree_and_is_searched_once_it_is_th
 @pytest.mark.parametrize(
     ("fen", "drawing"),
     [
-        ("4k3/8/8/8/8/8/4p3/4K3 w - - 0 1", {"e1e2"}),  # takes the last pawn
-        ("4k3/8/3K4/8/8/8/1R6/8 w - - 99 80", None),  # every move is the hundredth half-move
-        ("7k/8/6K1/8/8/8/8/R7 w - - 99 80", set()),  # a8 mates: the hundredth does not undo it
+        ("4k3/8/8/8/8/8/4p3/4K3 w - - 0 1", {"e1e2"}),  # captures the last pawn
+        ("4k3/8/3K4/8/8/8/1R6/8 w - - 99 80", None),  # every move is the hundredth
+        ("7k/8/6K1/8/8/8/8/R7 w - - 99 80", set()),  # a8 mates first
     ],
 )
 def test_rules_of_draws_by_hand(fen: str, drawing: set[str] | None):

@@ -1,6 +1,7 @@
-"""Self-play: games that are the same at any width; how they begin, are cooled, resigned, stopped.
+"""Self-play: independence of the width, starts, temperature, resignation, stop.
 
-tests/pipeline/selfplay replays games by python-chess."""
+tests/pipeline/selfplay replays games with python-chess.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,7 +30,7 @@ QUICK = SelfPlayConfig(width=16, most_plies=60)
 
 
 def told(games: Iterable[Game]) -> dict[int, str]:
-    """Write out everything of each game, by number."""
+    """Return all results of each game as a text, by number."""
 
     def show(search: SearchResult | None) -> object:
         if search is None:
@@ -44,7 +45,7 @@ def told(games: Iterable[Game]) -> dict[int, str]:
     return found
 
 
-def test_a_game_is_the_same_in_any_company():
+def test_games_do_not_depend_on_the_width():
     def play(width: int, games: Iterable[int] | int, seed: int = 0) -> dict[int, str]:
         config = SelfPlayConfig(width=width, most_plies=24)
         return told(play_games(uniform, SEARCH, config, games=games, seed=seed))
@@ -56,7 +57,7 @@ def test_a_game_is_the_same_in_any_company():
     assert not set(play(7, 5, seed=1).values()) & set(alone.values())
 
 
-def test_games_start_where_they_are_told_and_may_be_over_before_the_first_move():
+def test_games_start_at_the_given_positions():
     fens = [
         "4k3/8/4K3/8/8/8/8/R7 w - - 0 1",
         "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1",
@@ -87,7 +88,7 @@ def test_the_temperature_cools_by_ply_and_settings_are_checked():
             SelfPlayConfig(**{name: value})
 
 
-def test_batches_stay_full_and_a_stop_drops_the_games_under_way():
+def test_batches_stay_full_and_a_stop_discards_unfinished_games():
     sizes = []
 
     def watched(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +105,7 @@ def test_batches_stay_full_and_a_stop_drops_the_games_under_way():
     assert set(ENDINGS) >= {game.ending for game in games}
 
 
-def test_without_temperature_and_noise_every_game_is_the_same_and_with_it_openings_differ():
+def test_only_temperature_and_noise_make_games_different():
     still = SelfPlayConfig(width=8, opening_plies=0, cooling_plies=0.0, most_plies=20)
     games = list(play_games(handwritten.evaluate, SearchConfig(simulations=8), still, games=6))
     assert len({str(game.labels) for game in games}) == 1
@@ -119,7 +120,7 @@ def test_without_temperature_and_noise_every_game_is_the_same_and_with_it_openin
 LOST = from_fen("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")
 
 
-def test_the_first_moves_are_drawn_without_search_and_each_game_draws_how_many():
+def test_a_random_number_of_opening_moves_is_sampled_without_search():
     gumbel = SearchConfig(algorithm="gumbel", simulations=16, max_considered_actions=8)
     config = SelfPlayConfig(width=16, most_plies=10, sampled_plies=6)
     games = list(play_games(handwritten.evaluate, gumbel, config, games=32))
@@ -134,7 +135,7 @@ def test_the_first_moves_are_drawn_without_search_and_each_game_draws_how_many()
     assert again == {number: told(games)[number] for number in range(7, 12)}
 
 
-def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(
+def test_games_without_resignation_show_wrong_resignations(
     monkeypatch: pytest.MonkeyPatch,
 ):
     start = [from_fen("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), LOST]

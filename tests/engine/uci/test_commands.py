@@ -1,4 +1,4 @@
-"""The parts of the UCI engine that need no search: commands, options, scores, the game."""
+"""Parts of the UCI engine without a search: commands, options, scores, the game."""
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +33,7 @@ READ = [
     ),
     (parse_go, "depth 8 mate 2 ponder", Go(depth=8, mate=2, ponder=True)),
     (parse_go, "movetime 11.7", Go(movetime=11)),
-    # a number that cannot be read is 0, so that an answer comes
+    # an invalid number counts as 0, so that the answer is immediate
     *((parse_go, text, Go(movetime=0)) for text in ("movetime", "movetime abc", "movetime nan")),
     (parse_go, "nodes infinite wtime 5", Go(nodes=0, infinite=True, wtime=5)),
     (parse_go, "nodes 99999999999999999999999999", Go(nodes=HUGE)),
@@ -53,7 +53,7 @@ READ = [
 @pytest.mark.parametrize(
     ("parse", "text", "wanted"), READ, ids=lambda part: getattr(part, "__name__", str(part)[:40])
 )
-def test_a_line_is_read_or_refused_in_few_words(parse, text: str, wanted: object) -> None:
+def test_commands_are_parsed_or_rejected(parse, text: str, wanted: object) -> None:
     if wanted is not None:
         assert parse(text) == wanted
         return
@@ -69,11 +69,11 @@ WORDS += ("1e999", "nan", "9" * 99, "\N{ARABIC-INDIC DIGIT THREE}", "\0", "\ud80
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(WORDS), max_size=12))
-def test_nothing_that_is_said_breaks_the_reading_of_a_go(words: list[str]) -> None:
+def test_any_words_after_go_are_parsed(words: list[str]) -> None:
     assert isinstance(parse_go(" ".join(words)), Go)
 
 
-def test_every_option_is_a_row_and_can_be_set() -> None:
+def test_every_option_is_described_and_can_be_set() -> None:
     assert tuple(OPTION_SPECS) == Options.__slots__
     assert len(describe_options(Options())) == len(OPTION_SPECS)
     given = {int: ("1", 1), bool: ("true", True), float: ("0.5", 0.5), str: ("/net", "/net")}
@@ -89,13 +89,13 @@ def test_every_option_is_a_row_and_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("megabytes", [4, 512, 65536])
-def test_hash_bounds_the_tree_and_the_room_it_moves_through(megabytes: int) -> None:
+def test_hash_bounds_the_tree_and_its_scratch_memory(megabytes: int) -> None:
     memory = megabytes << 20
     assert 2 * tree_bytes(max_nodes_in(memory)) <= memory
     assert 2 * tree_bytes(max_nodes_in(memory) + 2) > memory
 
 
-def test_scores_are_lc0s_centipawns_or_mates_in_moves() -> None:
+def test_scores_are_the_centipawns_of_lc0_or_mates_in_moves() -> None:
     for value, wanted in ((0.0, 0), (0.5, 89), (-0.9, -546), (1.0, 12780), (1.0000001, 12780)):
         assert centipawns(value) == wanted
     mates = {1: "mate 1", 3: "mate 2", 5: "mate 3", -2: "mate -1", -4: "mate -2", 0: "cp 0"}
@@ -104,25 +104,25 @@ def test_scores_are_lc0s_centipawns_or_mates_in_moves() -> None:
 
 @settings(max_examples=30)
 @given(st.floats(-1, 1), st.floats(0, 1))
-def test_win_draw_loss_are_thousandths(value: float, draw: float) -> None:
+def test_win_draw_and_loss_are_permille(value: float, draw: float) -> None:
     win, even, loss = (int(word) for word in format_wdl(value, draw).split())
     assert win + even + loss == 1000
     assert min(win, even, loss) >= 0
     assert abs((win - loss) / 1000 - value) <= 0.002
 
 
-def test_a_game_told_again_and_longer_is_followed_move_by_move() -> None:
+def test_a_repeated_longer_position_adds_only_its_new_moves() -> None:
     game = GameState()
     words = ["e2e4", "e7e5", "g1f3", "b8c6", "e1e2", "g8f6"]
-    for told in (0, 1, 2, 5, 6, 2):
-        assert game.update(None, words[:told]) == ""
+    for length in (0, 1, 2, 5, 6, 2):
+        assert game.update(None, words[:length]) == ""
         assert game.board is not None
-        assert [move.uci() for move in game.board.move_stack] == words[:told]
+        assert [move.uci() for move in game.board.move_stack] == words[:length]
     game.update("4k3/8/8/8/8/8/8/4K2R w K - 0 1", ["e1g1"])
     assert game.board.fen() == "4k3/8/8/8/8/8/8/5RK1 b - - 1 1"
 
 
-def test_rights_of_chess960_are_refused_and_rights_without_a_rook_are_dropped_aloud() -> None:
+def test_chess960_rights_are_errors_and_rights_without_a_rook_are_dropped_with_a_note() -> None:
     game = GameState()
     for rights in ("FBfb", "FB", "b"):
         with pytest.raises(FenError, match="Chess960"):
@@ -134,6 +134,6 @@ def test_rights_of_chess960_are_refused_and_rights_without_a_rook_are_dropped_al
         assert game.update(f"r3k2r/8/8/8/8/8/8/R3K2R w {rights} - 0 1", []) == ""
 
 
-def test_a_position_with_as_many_queens_as_pawns_allow_is_possible() -> None:
+def test_all_pawns_may_be_promoted() -> None:
     board = parse_playable("R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1")
-    assert board.legal_moves.count() == 218, "the most there are"
+    assert board.legal_moves.count() == 218

@@ -1,4 +1,4 @@
-"""What graphical programs say and expect: refused positions, reports of several lines, loading."""
+"""What GUIs send and expect: rejected positions, several lines, slow and failed loading."""
 
 import threading
 
@@ -7,11 +7,12 @@ import pytest
 
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator, uniform
+from tests.engine.search.stubs import board_of
 from tests.engine.uci.test_options import calibrated
 from tests.engine.uci.uci_talk import Talk, words_of
 from tests.waiting import LONG
 
-REFUSED = [
+REJECTED = [
     ("fen 4k3/4R3/8/8/8/8/8/4K3 w - - 0 1", "in check"),
     ("fen qqqqkqqq/qqqqqqqq/8/8/8/8/QQQQQQQQ/QQQQKQQQ w - - 0 1", "impossible position"),
     ("fen 6k1/8/8/2pP4/8/6n1/8/5K2 w - c6 0 1 moves d5c6 x", "illegal move"),
@@ -22,45 +23,41 @@ REFUSED = [
 ]
 
 
-def test_after_a_refused_position_there_is_no_move_until_the_next_one() -> None:
+def test_after_a_rejected_position_there_is_no_move_until_the_next_one() -> None:
     with Talk() as talk:
-        for position, why in REFUSED:
-            talk.best("position startpos moves e2e4", "go nodes 3")
-            assert why in talk.complaint(f"position {position}")
-            for go in ("go nodes 5", "go movetime 10", "go depth 2"):
-                assert talk.ask(go)[-1] == "bestmove (none)"
+        for position, problem in REJECTED:
+            assert problem in talk.complaint(f"position {position}")
+            assert talk.ask("go nodes 5")[-1] == "bestmove (none)"
             talk.say("go infinite")
-            assert not [line for line in talk.sync() if line.startswith("bestmove")], "held"
+            assert not [line for line in talk.sync() if line.startswith("bestmove")]
             assert talk.ask("stop")[-1] == "bestmove (none)"
             assert talk.best("position startpos moves e2e4 e7e5", "go nodes 3") != "(none)"
             talk.complaint(f"position {position}")
-            assert talk.best("ucinewgame", "go nodes 3") != "(none)", "a new game begins"
+            assert talk.best("ucinewgame", "go nodes 3") != "(none)"
 
 
 SICILIAN = "e2e4 c7c5 g1f3 d7d6"
-TRANSCRIPT = [
-    # lines, style, position, moves, how it thinks, reports shown at least
+ANALYSES = [
+    # MultiPV, style, position, moves, go, minimum number of reports
     (4, "search", chess.STARTING_FEN, SICILIAN, "go infinite", 3),
     (4, "search", chess.STARTING_FEN, SICILIAN, "go movetime 2000", 3),
     (3, "search", "7k/8/8/8/8/8/r7/7K w - - 0 1", "", "go depth 3", 1),
-    (2, "search", chess.STARTING_FEN, "e2e4", "go nodes 2000", 3),
     (3, "policy", chess.STARTING_FEN, "e2e4", "go infinite", 1),
     (3, "human", chess.STARTING_FEN, "e2e4", "go infinite", 1),
 ]
 
 
-def test_a_game_in_en_croissants_way_shows_every_report() -> None:
-    """That program sends FENs and no `isready` (src-tauri/src/chess.rs).
+def test_en_croissant_shows_every_report() -> None:
+    """It sends FENs and no `isready` (src-tauri/src/chess.rs).
 
-    It shows complete reports alone, of one depth that does not fall.
+    It shows only complete reports whose lines have the same depth, which must not decrease.
     """
     counting = calibrated(0.002)
     with Talk(counting) as talk:
-        for multipv, style, fen, moves, go, least in TRANSCRIPT:
+        for multipv, style, fen, moves, go, least in ANALYSES:
             talk.say("setoption name UCI_Chess960 value false")
-            talk.say(
-                f"setoption name MultiPV value {multipv}", f"setoption name Style value {style}"
-            )
+            options = (f"MultiPV value {multipv}", f"Style value {style}")
+            talk.say(*(f"setoption name {option}" for option in options))
             talk.say(f"position fen {fen} moves {moves}" if moves else f"position fen {fen}")
             if go == "go infinite" and style == "search":
                 counting.hold_after(500)  # 1 s
@@ -70,10 +67,7 @@ def test_a_game_in_en_croissants_way_shows_every_report() -> None:
                 talk.say("stop")
             else:
                 talk.say(go, *(["stop"] if go == "go infinite" else []))
-            board = chess.Board(fen)
-            for word in moves.split():
-                board.push_uci(word)
-            shown = min(multipv, board.legal_moves.count())
+            shown = min(multipv, board_of(fen, moves).legal_moves.count())
             lines = [line for line in talk.until("bestmove") if line.startswith("info depth")]
             fields = [words_of(line) for line in lines]
             places = [int(one["multipv"]) for one in fields]
@@ -88,8 +82,8 @@ def fail(checkpoint: str | None, threads: int) -> Evaluator:
     raise UserError("there is no network")
 
 
-def test_isready_keeps_nothing_waiting_while_kernels_compile() -> None:
-    """A program that gives up on a slow start must be able to end the engine."""
+def test_isready_does_not_block_other_commands_during_loading() -> None:
+    """A GUI that gives up on a slow start must be able to end the engine."""
     loaded = threading.Event()
 
     def load(checkpoint: str | None, threads: int) -> Evaluator:
@@ -100,7 +94,7 @@ def test_isready_keeps_nothing_waiting_while_kernels_compile() -> None:
         talk.say("isready", "position startpos", "go nodes 2", "uci")
         assert "readyok" not in talk.until("uciok")
         loaded.set()
-        assert "readyok" in talk.until("bestmove"), "before the first answer"
+        assert "readyok" in talk.until("bestmove")
     loaded.clear()
     with Talk(load=load, ready=False) as talk:
         talk.say("isready", "uci")
@@ -120,7 +114,7 @@ def test_the_end_of_the_input_waits_for_readyok() -> None:
 
 
 @pytest.mark.parametrize("ask", ["isready", "go nodes 3"])
-def test_a_failure_to_load_ends_the_engine_although_its_input_is_open(ask: str) -> None:
+def test_a_failure_to_load_ends_the_engine(ask: str) -> None:
     with Talk(load=fail, ready=False) as talk:
         talk.say(ask)
         assert talk.until("info")[-1] == "info string there is no network"

@@ -1,7 +1,7 @@
 """Short conversations with the UCI engine, word for word.
 
-`>` is a line to the engine. `<` is a pattern of the next line heard; `<<` skips lines up to one
-that fits. Every transcript ends with `isready`, and nothing but `readyok` may be left to hear.
+`>` is a line to the engine. `<` is a pattern of its next line; `<<` skips lines up to one that
+matches. Every transcript ends with `isready`, and nothing but `readyok` may follow.
 """
 
 import re
@@ -43,8 +43,8 @@ MISTAKES = {
 TRANSCRIPTS = [
     *(
         [f"> position fen {fen}", *go, f"< info depth 0 score {score}", r"< bestmove \(none\)"]
-        for fen, score in ((MATED, "mate 0"), (STALEMATED, "cp 0"))
-        for go in GOES
+        for fen, score, goes in ((MATED, "mate 0", GOES), (STALEMATED, "cp 0", GOES[:1]))
+        for go in goes
     ),
     *(
         [f"> position fen {fen}", f"> {go}", f"<< info.* score {score} .*", "<< bestmove .*"]
@@ -57,10 +57,10 @@ TRANSCRIPTS = [
     ),
     *(
         [
-            *(f"> {line}", f"< info string {re.escape(answer)}.*"),
+            *(f"> {line}", f"< info string {re.escape(problem)}.*"),
             *("> position startpos", "> go nodes 5", "< info depth .*", f"< {MOVE}"),
         ]
-        for line, answer in MISTAKES.items()
+        for line, problem in MISTAKES.items()
     ),
     *(
         ["> position startpos", f"> {go}", "<< info .* nodes [01] .*", f"< {MOVE}"]
@@ -80,7 +80,7 @@ TRANSCRIPTS = [
         *(f"{'<' * (1 + (place == 1))} info .* multipv {place} .*" for place in (1, 2, 3)),
         *(f"<< {MOVE}", "> setoption name MultiPV value 1"),
     ],
-    [  # the search goes on in a full tree, and a depth that is out of reach ends
+    [  # the search continues in a full tree, and a depth out of reach ends it
         *("> setoption name Hash value 1", "> setoption name Simulations value 4000"),
         *("> position startpos", "> go", "<< info .* nodes 4000 .* hashfull (9..|1000) .*"),
         *(f"<< {MOVE}", "> setoption name Simulations value 0", "> go depth 60", f"<< {MOVE}"),
@@ -98,18 +98,18 @@ def long_talk() -> Iterator[Talk]:
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda lines: " ".join(lines)[:60])
 def test_transcript(long_talk: Talk, transcript: list[str]) -> None:
     long_talk.say("ucinewgame")
-    heard: list[str] = []
+    received: list[str] = []
     for line in transcript:
         kind, _, text = line.partition(" ")
         if kind == ">":
             long_talk.say(text)
             continue
-        heard.append(long_talk.until("")[-1])
-        while kind == "<<" and not re.fullmatch(text, heard[-1]):
-            heard.append(long_talk.until("")[-1])
-        assert re.fullmatch(text, heard[-1]), heard
+        received += long_talk.until("")
+        while kind == "<<" and not re.fullmatch(text, received[-1]):
+            received += long_talk.until("")
+        assert re.fullmatch(text, received[-1]), received
     assert long_talk.sync() == []
 
 
-def test_bytes_that_are_no_text_are_an_unknown_command(long_talk: Talk) -> None:
+def test_bytes_that_are_not_utf_8_are_an_unknown_command(long_talk: Talk) -> None:
     assert long_talk.complaint(b"\xff\x00\x80").startswith("unknown command")

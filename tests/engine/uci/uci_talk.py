@@ -1,7 +1,8 @@
-"""A GUI for the tests: the engine runs in a thread of this process."""
+"""Talk to the UCI engine like a GUI; the engine runs in a thread of this process."""
 
 import os
 import queue
+import re
 import threading
 import time
 from contextlib import suppress
@@ -15,7 +16,7 @@ from tests.waiting import LONG
 
 
 class FakeClock:
-    """A clock that only evaluations advance, so that a search is the same on every machine."""
+    """A clock that only evaluations advance, so that searches do not depend on the machine."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -28,7 +29,7 @@ class Counting:
     """An evaluator on a fake clock; it counts batches, and blocks or breaks when asked to."""
 
     def __init__(self, seconds: float = 0.0, evaluator: Evaluator = uniform) -> None:
-        """Let every batch take `seconds` on the clock."""
+        """Advance the clock by `seconds` per batch."""
         self.clock = FakeClock()
         self.evaluator = evaluator
         self.seconds = seconds
@@ -51,22 +52,22 @@ class Counting:
         return self.evaluator(planes_BP)
 
     def hold_after(self, batches: int) -> None:
-        """Block within a batch, the last of so many from now on, until `release`."""
+        """Block in the last of the next `batches` batches, until `release`."""
         self._held.clear()
         self._released.clear()
         self._hold_after = len(self.batches) + batches
 
     def wait_until_held(self) -> None:
-        """Return when the evaluator is blocked: a round is under way and the clock stands still."""
+        """Wait until the evaluator is blocked: the search is in a round and its clock stands."""
         assert self._held.wait(LONG)
 
     def release(self) -> None:
-        """Let the held batch go on."""
+        """Unblock the evaluator."""
         self._released.set()
 
 
 class Talk:
-    """A conversation; `with` begins it, waits until the engine is ready and ends it."""
+    """A conversation, in a `with` block; it begins when the engine is ready."""
 
     def __init__(
         self, evaluator: Evaluator = uniform, *, load: Load | None = None, ready: bool = True
@@ -86,7 +87,7 @@ class Talk:
     def _serve(self) -> None:
         try:
             self.engine.serve(self._input)
-        except Exception as error:  # noqa: BLE001 - a test asks for it
+        except Exception as error:  # noqa: BLE001 - tests read it
             self.error = error
 
     def __enter__(self) -> "Talk":
@@ -114,14 +115,14 @@ class Talk:
         assert not self._thread.is_alive(), "the engine ends when its input does"
 
     def until(self, start: str) -> list[str]:
-        """Give what is heard up to and with the first line that starts so."""
+        """Return the engine's lines up to the first that begins with `start`."""
         lines = [self._heard.get(timeout=LONG)]
         while not lines[-1].startswith(start):
             lines.append(self._heard.get(timeout=LONG))
         return lines
 
     def drain(self) -> list[str]:
-        """Return what the engine has said and nobody has taken yet, without waiting."""
+        """Return the lines that have not been read yet, without waiting."""
         lines = []
         with suppress(queue.Empty):
             while True:
@@ -129,21 +130,21 @@ class Talk:
         return lines
 
     def sync(self, *lines: str) -> list[str]:
-        """Send lines, and return what the engine says until it has followed them all."""
+        """Send lines, and return the engine's lines until it has processed all of them."""
         self.say(*lines, "isready")
         return self.until("readyok")[:-1]
 
     def ask(self, *lines: str) -> list[str]:
-        """Send lines that end in a `go` and give all up to its bestmove."""
+        """Send lines that end with a `go`, and return the engine's lines up to `bestmove`."""
         self.say(*lines)
         return self.until("bestmove")
 
     def best(self, *lines: str) -> str:
-        """Send lines that end in a `go` and give the move played."""
+        """Send lines that end with a `go`, and return its move."""
         return self.ask(*lines)[-1].split()[1]
 
     def complaint(self, line: str | bytes) -> str:
-        """Send a line that is wrong and give the one `info string` that it gets."""
+        """Send an invalid line, and return its only answer, an `info string`."""
         self.say(line)
         (heard,) = self.sync()
         assert heard.startswith("info string ")
@@ -151,19 +152,11 @@ class Talk:
 
 
 def words_of(info: str) -> dict[str, str]:
-    """Read the single-word fields of an info line, and `score`, `wdl` and `pv` whole."""
-    info, _, variation = info.partition(" pv ")
-    words, fields = info.split(), {"pv": variation} if variation else {}
-    lengths = {"wdl": 3, "score": 2}
-    lengths |= dict.fromkeys(
-        ("depth", "seldepth", "nodes", "nps", "time", "multipv", "hashfull"), 1
-    )
-    for at, word in enumerate(words):
-        if word in lengths:
-            fields[word] = " ".join(words[at + 1 : at + 1 + lengths[word]])
-    return fields
+    """Parse the fields of an info line."""
+    names = "depth|seldepth|nodes|nps|time|multipv|hashfull|score|wdl|pv"
+    return dict(re.findall(rf"\b({names}) (.+?)(?= (?:{names}) |$)", info))
 
 
 def last_info(lines: list[str]) -> dict[str, str]:
-    """Read the last info line that tells of a search."""
+    """Parse the last info line of a search."""
     return words_of([line for line in lines if line.startswith("info depth")][-1])
