@@ -80,19 +80,6 @@ def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
     )
 
 
-@njit(**BORROWING)
-def sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
-    """Return the squares of `straight` and `diagonal` from which a rook and a bishop, respectively,
-    attack a square (one bit), uint64.
-    """
-    empty = simd.everywhere(~occupied)
-    line = seen = simd.step(simd.everywhere(square))
-    for _ in range(6):
-        line = simd.step(line & empty)
-        seen = seen | line
-    return simd.any_lane(seen & simd.alternate(straight, diagonal))
-
-
 @njit(**BORROWING, inline="always")
 def pawn_attacks_down(pawns: Any) -> Any:
     """Return the squares that the opponent's pawns attack, uint64."""

@@ -16,11 +16,21 @@ from engine.board.movegen import (
     pawn_attacks_down,
     pawn_attacks_up,
     rays,
-    sliders_to,
 )
 from engine.board.position import BISHOP, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK
-from engine.board.simd import any_lane
+from engine.board.simd import alternate, any_lane, everywhere, step
 from engine.kernels import BORROWING
+
+
+@njit(**BORROWING)
+def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
+    """Return the sliders of `straight` and `diagonal` that attack a square (one bit), uint64."""
+    empty = everywhere(~occupied)
+    line = seen = step(everywhere(square))
+    for _ in range(6):
+        line = step(line & empty)
+        seen = seen | line
+    return any_lane(seen & alternate(straight, diagonal))
 
 
 @njit(**BORROWING)
@@ -40,7 +50,7 @@ def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
         return knight_attacks(square) & pieces
     if word == KING:
         return king_attacks(square) & pieces
-    return sliders_to(
+    return _sliders_to(
         square, occupied, EMPTY if word == BISHOP else pieces, EMPTY if word == ROOK else pieces
     )
 
@@ -50,7 +60,7 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
     """Return the opponent's pieces that attack a square (one bit), uint64."""
     queens = position[QUEEN + 1]
     return (
-        sliders_to(square, occupied, position[ROOK + 1] | queens, position[BISHOP + 1] | queens)
+        _sliders_to(square, occupied, position[ROOK + 1] | queens, position[BISHOP + 1] | queens)
         | (knight_attacks(square) & position[KNIGHT + 1])
         | (pawn_attacks_up(square) & position[PAWN + 1])
         | (king_attacks(square) & position[KING + 1])

@@ -15,7 +15,6 @@ import numpy as np
 from numba import njit
 
 from engine.board.bitboard import (
-    ALL_SQUARES,
     EMPTY,
     FILE_A,
     NOT_A,
@@ -28,7 +27,7 @@ from engine.board.bitboard import (
     lowest,
     popcount,
 )
-from engine.board.movegen import has_no_moves, pawn_attacks_down, pawn_attacks_up, sliders_to
+from engine.board.movegen import has_no_moves, pawn_attacks_down, pawn_attacks_up
 from engine.board.position import (
     BISHOP,
     KING,
@@ -41,7 +40,13 @@ from engine.board.position import (
     occupied_squares,
 )
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
-from engine.evaluation.static_exchange import WORTH, attackers, see
+from engine.evaluation.static_exchange import (
+    WORTH,
+    attackers,
+    diagonal_attacks,
+    see,
+    straight_attacks,
+)
 from engine.kernels import BORROWING
 
 PIECE_WORDS = 12
@@ -62,8 +67,11 @@ def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
         return pawn_attacks_up(bit(square))
     if word == KNIGHT:
         return knight_attacks(bit(square))
-    straight = EMPTY if word == BISHOP else ALL_SQUARES
-    return sliders_to(bit(square), occupied, straight, EMPTY if word == ROOK else ALL_SQUARES)
+    if word == BISHOP:
+        return diagonal_attacks(square, occupied)
+    if word == ROOK:
+        return straight_attacks(square, occupied)
+    return diagonal_attacks(square, occupied) | straight_attacks(square, occupied)
 
 
 @njit(**BORROWING)
