@@ -1,4 +1,4 @@
-"""Count cores by the container's quota, with control groups of both versions."""
+"""Cores by the container's quota: trees of both versions of cgroup, as containers see them."""
 
 import math
 import os
@@ -6,35 +6,58 @@ from pathlib import Path
 
 import pytest
 
-from engine import cores
+from engine import cores as module
 from engine.cores import container_quota, count_cores
 
-QUOTAS: dict[str, tuple[float, dict[str, str]]] = {
-    "version 2": (1.5, {"cpu.max": "150000 100000"}),
-    "version 2 without a quota": (math.inf, {"cpu.max": "max 100000"}),
-    "version 1": (2.5, {"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}),
-    "version 1 without a quota": (
-        math.inf,
-        {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+ROOT, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct"
+TREES: dict[str, tuple[float, str, dict[str, str]]] = {
+    "v2 in a container": (1.5, "0::/", {f"{ROOT}/cpu.max": "150000 100000"}),
+    "v2 without a limit": (math.inf, "0::/", {f"{ROOT}/cpu.max": "max 100000"}),
+    "v2, a group above grants less": (
+        2.0,
+        "0::/user.slice/job",
+        {
+            f"{ROOT}/user.slice/cpu.max": "200000 100000",
+            f"{ROOT}/user.slice/job/cpu.max": "400000 100000",
+        },
     ),
-    "no control group": (math.inf, {}),
-    "damaged": (math.inf, {"cpu.max": "nonsense"}),
-    "a period of zero": (math.inf, {"cpu.max": "1 0"}),
+    "v2, seen from another namespace": (
+        3.0,
+        "0::/../../other",
+        {f"{ROOT}/cpu.max": "300000 100000"},
+    ),
+    "v1, whose path is the host's": (
+        2.5,
+        "5:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n0::/",
+        {f"{V1}/cpu.cfs_quota_us": "250000", f"{V1}/cpu.cfs_period_us": "100000"},
+    ),
+    "v1 without a limit": (
+        math.inf,
+        "4:cpu,cpuacct:/",
+        {f"{V1}/cpu.cfs_quota_us": "-1", f"{V1}/cpu.cfs_period_us": "100000"},
+    ),
+    "damaged": (math.inf, "x\n0\n\n0::/", {f"{ROOT}/cpu.max": "nonsense"}),
+    "a period of nothing": (math.inf, "0::/", {f"{ROOT}/cpu.max": "1 0"}),
 }
 
 
-@pytest.mark.parametrize("name", QUOTAS)
-def test_the_quota_is_read_from_the_control_group(name: str, tmp_path: Path) -> None:
-    quota, files = QUOTAS[name]
-    for path, text in files.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+@pytest.mark.parametrize("name", TREES)
+def test_the_quota_is_that_of_the_tightest_group(name: str, tmp_path: Path) -> None:
+    assert container_quota(tmp_path) == math.inf
+    quota, groups, files = TREES[name]
+    for path, text in {"proc/self/cgroup": groups, **files}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text + "\n")
     assert container_quota(tmp_path) == quota
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
-def test_cores_are_limited_by_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("quota", "expected"), [(math.inf, 8), (0.5, 1), (1.5, 2), (2.0, 2), (64.0, 8)]
+)
+def test_cores_are_the_lesser_of_affinity_and_quota(
+    quota: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
-    for quota, expected in ((math.inf, 8), (0.5, 1), (1.5, 2), (2.0, 2), (64.0, 8)):
-        monkeypatch.setattr(cores, "container_quota", lambda quota=quota: quota)
-        assert count_cores() == expected
+    monkeypatch.setattr(module, "container_quota", lambda: quota)
+    assert count_cores() == expected
