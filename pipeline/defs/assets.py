@@ -1,4 +1,4 @@
-"""The assets from dump to leaderboard.
+"""The assets from dump to accuracy report.
 
 Each reads its options, calls the library in a child process, and returns metadata.
 """
@@ -28,7 +28,7 @@ from pipeline.defs.launchpad.options import (
 )
 from pipeline.defs.pages import metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.resources import Datasets, version_of
+from pipeline.defs.resources import Datasets
 from pipeline.defs.steps import (
     TRAINED_ON,
     dumps,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 else:
     Result = dg.MaterializeResult  # Dagster reads the annotation, and rejects the generic form
 
-DUMP_VERSION = "dump_version"
-"""Metadata key for positions: the version of their dump, as `version_of` returns it."""
 TUNING_RATE = 5e-4
 """Default learning rate when training starts from a checkpoint."""
 REPLACE = "to build it again, set `replace: true` in the launchpad"
@@ -91,21 +89,19 @@ def positions(
         options = read_form(config)
         source = datasets.source(context.partition_key)
         out = datasets.positions(context.partition_key)
-        # the sensor and a plain click set no options
+        # a click on Materialize without the launchpad sets no options
         asked: Any = context.run.run_config.get("ops", {})
         if "positions" not in asked and (before := saved_settings(out)):
             options = replace(options, ingest=build_options(IngestConfig, {}, before))
             context.log.info(
                 f"the run has no options: using those of the existing positions, {before}"
             )
-        # recorded before reading, so that a later change to the file is detected
-        version = version_of(source)
         work = partial(tasks.ingest, source, out, options.ingest, engine=datasets.executor)
         work = partial(work, workers=options.workers, replace=options.replace)
         manifest = run_step(context, work, lock=out)
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
-        metadata=metadata.describe_positions(out, manifest) | {DUMP_VERSION: version},
+        metadata=metadata.describe_positions(out, manifest),
         data_version=metadata.data_version(
             hashes, manifest["config"], CODE_VERSION, manifest["rows_version"]
         ),
@@ -118,7 +114,7 @@ def positions(
     kinds={"json"},
     pool="processor",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("training_set"),
+    check_specs=checks.make_specs("training_set"),
 )
 def training_set(
     context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets
@@ -127,7 +123,7 @@ def training_set(
     with report_user_errors(RENAME):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
-        out = datasets.training_set(options.name or options.named_by(shards))
+        out = datasets.training_set(options.name or options.derive_name(shards))
         work = partial(join, shards, out, options.join, remove=options.remove)
         page = run_step(context, work, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
@@ -176,7 +172,7 @@ def checkpoint(
     kinds={"polars"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("accuracy_report"),
+    check_specs=checks.make_specs("accuracy_report"),
 )
 def accuracy_report(
     context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets
@@ -206,18 +202,6 @@ def accuracy_report(
         metadata=metadata.describe_report(network, data, report, out),
         check_results=[checks.evaluate_report(report)],
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
-    )
-
-
-@dg.asset(deps=[accuracy_report], group_name="reports", kinds={"json"}, code_version="1")
-def leaderboard(datasets: Datasets) -> Result:
-    """All measured checkpoints ranked by top-1 accuracy, and the best of each preset.
-
-    Figures are comparable only for the same dataset and rule.
-    """
-    found = metadata.describe_leaderboard(datasets.path / "reports")
-    return Result(
-        metadata=found, data_version=metadata.data_version(str(found["leaderboard"].records))
     )
 
 

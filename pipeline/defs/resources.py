@@ -51,10 +51,10 @@ class Datasets(dg.ConfigurableResource[None]):
         """Return the dump files by partition key; `source` rejects keys with several files."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.path.glob("dumps/*")):
-            if (key := key_of(path)) and path.is_file():
+            if (key := parse_key(path)) and path.is_file():
                 found.setdefault(key, []).append(path)
         for path in sorted(self.path.glob(f"{SAMPLE_FILE.parent.name}/*")):
-            if key_of(path):
+            if parse_key(path):
                 found.setdefault(SAMPLE_KEY, []).append(path)
         return found
 
@@ -137,13 +137,7 @@ def _require_plain(what: str, name: str) -> str:
     return name
 
 
-def version_of(file: Path) -> str:
-    """Return a file's size and modification time as text. Raises FileNotFoundError."""
-    stat = file.stat()
-    return f"{stat.st_size} bytes of {stat.st_mtime_ns}"
-
-
-def key_of(path: Path) -> str | None:
+def parse_key(path: Path) -> str | None:
     """Return a dump's partition key (its name without extension); None for other files."""
     key = DUMP_SUFFIX.sub("", path.name)
     plain = key and not key.startswith(".") and "..." not in key and key.isprintable()

@@ -17,7 +17,7 @@ from pipeline.defs.resources import Datasets
 
 DUMPS = "dumps"
 dumps = dg.DynamicPartitionsDefinition(name=DUMPS)
-"""Partitions of dumps and positions; keys are made from file names by `key_of`."""
+"""Partitions of dumps and positions; keys are made from file names by `parse_key`."""
 TRAINED_ON = "trained_on"
 """Metadata key for a checkpoint: the folder of its training set."""
 BLOCKING: Mapping[str, tuple[str, ...]] = {

@@ -39,7 +39,7 @@ ADD_PARTITION = "add another partition"
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("tuned_checkpoint"),
+    check_specs=checks.make_specs("tuned_checkpoint"),
 )
 def tuned_checkpoint(
     context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets
@@ -47,7 +47,7 @@ def tuned_checkpoint(
     """A network improved by self-play, with verdicts and sample games.
 
     Takes hours. The partition is a name that you choose, and the folder in `datasets/tuned/`. Add
-    it in the launch dialog of the job `finetune`; launching the same partition again resumes.
+    it in the launch dialog; launching the same partition again resumes.
     """
     with report_user_errors(ADD_PARTITION):
         options = read_form(config)
@@ -75,7 +75,7 @@ def tuned_checkpoint(
     kinds={"json"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("strength_report"),
+    check_specs=checks.make_specs("strength_report"),
 )
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets
@@ -105,7 +105,7 @@ def strength_report(
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("imitation"),
+    check_specs=checks.make_specs("imitation"),
 )
 def imitation(
     context: dg.AssetExecutionContext, config: Form[ImitationOptions], datasets: Datasets
