@@ -1,6 +1,7 @@
 """The definitions that Dagster loads: assets, checks, jobs, sensors, and the defaults of forms."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import dagster as dg
@@ -94,9 +95,12 @@ def test_jobs_schedules_and_sensors() -> None:
 
 @pytest.mark.usefixtures("root")
 def test_make_run_prints_errors_and_failed_checks_as_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = {"files": ["x: missing"], "splits": [], "rows": [], "damage": [], "compared": 0}
+    monkeypatch.setattr(dg.DagsterInstance, "get", lambda: nullcontext(instance))
     monkeypatch.setattr(first_network, "load", definitions)
     monkeypatch.setattr(first_network, "materialize", lambda *_: ())
     monkeypatch.setattr(checks, "verify", lambda *_: checks.evaluate_positions(found, 0))
