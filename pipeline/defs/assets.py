@@ -88,7 +88,7 @@ def positions(
     with report_user_errors(REPLACE):
         options = read_form(config)
         source = datasets.source(context.partition_key)
-        out = datasets.positions(context.partition_key)
+        out = datasets.folder("positions", context.partition_key)
         # a click on Materialize without the launchpad sets no options
         asked: Any = context.run.run_config.get("ops", {})
         if "positions" not in asked and (before := saved_settings(out)):
@@ -123,7 +123,7 @@ def training_set(
     with report_user_errors(RENAME):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
-        out = datasets.training_set(options.name or options.derive_name(shards))
+        out = datasets.folder("training_sets", options.name or options.derive_name(shards))
         work = partial(join, shards, out, options.join, remove=options.remove)
         page = run_step(context, work, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
@@ -150,9 +150,9 @@ def checkpoint(
     """A trained policy-value network and its training curves. A retry resumes training."""
     with report_user_errors(RENAME):
         options = read_form(config)
-        joined = find_input(context, training_set.key, datasets.training_set, options.training_set)
+        joined = find_input(context, datasets, training_set.key, options.training_set)
         root = context.run.root_run_id or context.run.run_id
-        out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
+        out = datasets.folder("checkpoints", options.name or f"{options.preset}-{root[:8]}")
         start, settings, why = choose_start(options, joined, out, datasets)
         context.log.info(f"training starts from {why}")
         work = partial(train_on, [joined], options.preset, settings, out, start=start)
@@ -183,15 +183,13 @@ def accuracy_report(
     """
     with report_user_errors():
         options = read_form(config)
-        network = find_input(context, checkpoint.key, datasets.checkpoint, options.checkpoint)
-        data = None
-        if options.positions and not is_training_set(datasets.training_set(options.positions)):
-            (data,) = find_inputs(context, datasets, (options.positions,))
-        elif options.checkpoint and not options.positions:
+        network = find_input(context, datasets, checkpoint.key, options.checkpoint)
+        name, data = options.positions, None
+        if name and not is_training_set(datasets.folder("training_sets", name)):
+            (data,) = find_inputs(context, datasets, (name,))
+        elif options.checkpoint and not name:
             data = find_own_set(context.instance, network)
-        data = data or find_input(
-            context, training_set.key, datasets.training_set, options.positions
-        )
+        data = data or find_input(context, datasets, training_set.key, name)
         out = datasets.path / "reports" / network.name / data.name
         work = partial(tasks.report, network, data, options.split, options.rule, out)
         report = run_step(context, work)
@@ -226,7 +224,7 @@ def choose_start(
     elif options.start == "embedded":
         start = EMBEDDED
     elif options.start != "scratch":
-        start = datasets.checkpoint(options.start)
+        start = datasets.folder("checkpoints", options.start)
         if not start.is_dir():
             raise UserError(f"there is no checkpoint called {options.start!r} ({start})")
     config = options.train
@@ -245,4 +243,4 @@ def _read_start(out: Path, datasets: Datasets) -> Path | None:
     if before is None:
         return None
     name = str(before.get("name", ""))
-    return EMBEDDED if name == EMBEDDED.name else datasets.checkpoint(name)
+    return EMBEDDED if name == EMBEDDED.name else datasets.folder("checkpoints", name)

@@ -126,10 +126,9 @@ def verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     with report_user_errors():
         sources = [str(datasets.source(key))] if key in datasets.dumps() else []
         rows = COMPARED_ROWS if sources else 0
-        work = partial(
-            verify_dataset, datasets.positions(key), sources, rows=rows, limit=MAX_REPLAYED_BYTES
-        )
-        return evaluate_positions(child.run_child(work), rows)
+        work = partial(verify_dataset, datasets.folder("positions", key), sources, rows=rows)
+        found = child.run_child(partial(work, limit=MAX_REPLAYED_BYTES))
+        return evaluate_positions(found, rows)
 
 
 @dg.asset_check(

@@ -51,10 +51,10 @@ def tuned_checkpoint(
     """
     with report_user_errors(ADD_PARTITION):
         options = read_form(config)
-        network = find_input(context, checkpoint.key, datasets.checkpoint, options.checkpoint)
+        network = find_input(context, datasets, checkpoint.key, options.checkpoint)
         own = None if options.positions else find_own_set(context.instance, network)
         human = find_inputs(context, datasets, options.positions) if own is None else [own]
-        out = datasets.tuned(context.partition_key)
+        out = datasets.folder("tuned", context.partition_key)
         loop = replace(options.finetune, engine=datasets.executor)
         result = run_step(context, partial(finetune, network, loop, out, human=human), lock=out)
         measured = Dataset.open(human[0]).parts[0].path
@@ -83,7 +83,7 @@ def strength_report(
     """Elo of the tuned network against its start, the hand-written player and an engine."""
     with report_user_errors():
         options = read_form(config)
-        tuned = datasets.tuned(context.partition_key)
+        tuned = datasets.folder("tuned", context.partition_key)
         card = tuned / "best" / CARD_FILE
         if not card.is_file():
             raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
@@ -124,7 +124,7 @@ def imitation(
             [str(datasets.source(name)) for name in names],
             [context.partition_key, *options.names],
             out,
-            base=datasets.checkpoint(options.base) if options.base else EMBEDDED,
+            base=datasets.folder("checkpoints", options.base) if options.base else EMBEDDED,
             stranger=datasets.imitation(options.stranger) if options.stranger else None,
             report=report,
         )
