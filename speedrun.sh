@@ -9,8 +9,9 @@
 #   MATCH="--games 100"              options of `fianchetto arena`
 #   PRICE=2.50                       price of this machine per hour, to print the cost
 #
-# Run it again after a stop: finished steps are not repeated, and the others resume. Training and
-# search use a GPU if torch finds one.
+# Run it again after a stop: finished steps are not repeated, and the others resume. Steps whose
+# games or options have changed run again; for other games, choose another OUT. Training and search
+# use a GPU if torch finds one.
 set -euo pipefail
 games=${1:-2013-01}
 if [ -e "$games" ]; then games=$(realpath "$games"); fi
@@ -18,16 +19,16 @@ cd "$(dirname "$0")"
 out=${OUT:-datasets/speedrun}
 export PATH="$PWD/.venv/bin:$PATH"
 mkdir -p "$out"
-times=$out/times.tsv # a line for each attempt: step, seconds, exit status
+times=$out/times.tsv # a line for each attempt: step, seconds, exit status, command
 touch "$times"
 
-step() { # NAME COMMAND...: run a command unless it has succeeded before, and note its time
+step() { # NAME COMMAND...: run a command unless the same one has succeeded, and record its time
   local name=$1 begun=$SECONDS status=0
   shift
-  if grep -q "^$name	[0-9]*	0$" "$times"; then return; fi
+  if grep -qxF "0	$*" <(cut -f 3- "$times"); then return; fi
   echo "== $name: fianchetto $*" >&2
   fianchetto "$@" || status=$?
-  printf '%s\t%s\t%s\n' "$name" $((SECONDS - begun)) "$status" >>"$times"
+  printf '%s\t%s\t%s\t%s\n' "$name" $((SECONDS - begun)) "$status" "$*" >>"$times"
   if [ "$status" -ne 0 ]; then
     echo "speedrun: $name ended with status $status; run the same command to go on" >&2
     exit "$status"

@@ -26,12 +26,13 @@ def test_speedrun_resumes_and_prints_the_time_of_each_step(tmp_path: Path) -> No
     with zstandard.open(SAMPLE_DUMP, "rt") as sample:
         games = re.split(r"(?=^\[Event )", sample.read(), flags=re.MULTILINE)[1 : GAMES + 1]
     (tmp_path / "games.pgn").write_text("".join(games))
+    (tmp_path / "other.pgn").write_text("".join(games[1:]))
     settings = {"OUT": str(tmp_path / "out"), "MINUTES": "0.1", "PRICE": "3600"}
     settings |= {"MATCH": "--games 2 --simulations 2"}
 
-    def run(tune: str) -> subprocess.CompletedProcess[str]:
+    def run(tune: str, dump: str = "games.pgn") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [REPOSITORY / "speedrun.sh", "games.pgn"],
+            [REPOSITORY / "speedrun.sh", dump],
             cwd=tmp_path,
             env=os.environ | settings | {"TUNE": tune},
             capture_output=True,
@@ -50,9 +51,10 @@ def test_speedrun_resumes_and_prints_the_time_of_each_step(tmp_path: Path) -> No
     assert "== train" not in done.stderr
     network = tmp_path / "out" / "network"
     assert weights == [path.stat().st_mtime_ns for path in network.glob("weights-*")]
+    assert run(TUNE, "other.pgn").returncode == 2, "the results are those of other games"
     rows = dict(re.findall(r"^(\S+) +([0-9.]+)$", done.stdout, re.MULTILINE))
     assert {"ingest", "train", "report", "finetune", "total", "cost"} <= rows.keys()
     lines = (tmp_path / "out" / "times.tsv").read_text().splitlines()
-    seconds = sum(int(line.split("\t")[1]) for line in lines)
+    seconds = sum(int(line.split("\t")[1]) for line in lines if "other.pgn" not in line)
     assert float(rows["cost"]) == seconds  # at 3600 per hour
     assert (tmp_path / "out" / "tuned" / "best" / "checkpoint.json").exists()

@@ -1,11 +1,8 @@
 """The last lines that commands print: key figures of the result, and the next command."""
 
 import shlex
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, relative_to_cwd
@@ -108,25 +105,3 @@ def describe_report(found: Mapping[str, Any], checkpoints: Sequence[Path], out: 
     lines.append(f"report: {page or '--out DIR writes a page with all figures'}")
     made = [path for path in checkpoints if path.resolve() != EMBEDDED] or checkpoints
     return "\n".join([*lines, next_command("play", "--checkpoint", made[-1])])
-
-
-def describe_first_run(
-    figures: Mapping[str, Any], sample: bool, report: Path, checkpoint: Path
-) -> str:
-    """Describe the result of `make run`; `sample` says whether it used the embedded sample."""
-    sentences = f"{figures['headline']} {figures['compared']}"
-    if sample:
-        sentences += (
-            " The games are the embedded sample: 2,000 games that the embedded network played."
-        )
-    activate = [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]
-    lines = [
-        fill(sentences, 80),
-        "",
-        *([] if shutil.which("fianchetto") else activate),
-        f"report:     {report / 'report.html'}",
-        f"play it:    {shlex.join(['fianchetto', 'uci', '--checkpoint', str(checkpoint)])}",
-        "your games: fianchetto ingest YOUR.pgn --out datasets/positions/mine",
-        "look at it: make ui, then open http://127.0.0.1:3000",
-    ]
-    return "\n".join(lines)

@@ -208,11 +208,11 @@ class Command(click.Command):
     """A click command generated from a command's dataclass; invoking it returns an instance."""
 
     def __init__(self, name: str) -> None:
-        from pipeline.cli.settings import find_key, settings_of
+        from pipeline.cli.settings import collect_settings, find_key
 
         module, _, cls = COMMANDS[name][0].partition(":")
         self.cls: Any = getattr(import_module(f"pipeline.cli.commands.{module}"), cls)
-        self.settings = settings_of(self.cls)
+        self.settings = collect_settings(self.cls)
         basic = {find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")}
         options = {key.rpartition(".")[2]: key for key in self.settings if key in basic}
         self.keys = {**{key: key for key in self.cls.arguments}, **options}

@@ -4,19 +4,21 @@ On a terminal each stage has a bar, which stays on screen when the stage ends. E
 printed every LINE_SECONDS.
 """
 
+import inspect
 import io
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.progress import Progress, Tick
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+T = TypeVar("T")
 PACKAGES = ("engine", "model", "pipeline")
 """Packages whose log lines are shown."""
 LINE_SECONDS = 45.0
@@ -46,6 +48,12 @@ def show_logs() -> None:
         logger = logging.getLogger(package)
         logger.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
         logger.handlers, logger.propagate = [lines], False
+
+
+def call_with(work: Callable[..., T], **offered: Any) -> T:
+    """Call `work` with those of the `offered` arguments that it has parameters for."""
+    parameters = inspect.signature(work).parameters
+    return work(**{name: value for name, value in offered.items() if name in parameters})
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import itertools
 import re
 import textwrap
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -92,23 +92,23 @@ class Given(NamedTuple):
     place: str
 
 
-def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[str, Setting]:
+def collect_settings(cls: type[Any], example: Any = None, prefix: str = "") -> dict[str, Setting]:
     """Return all settings of a dataclass and its nested dataclasses, by dotted key."""
     found: dict[str, Setting] = {}
     hints, texts = get_type_hints(cls), descriptions(cls)
-    for field in fields_of(cls):
-        (kind, optional), default = split_optional(hints[field.name]), default_of(field, example)
+    for field in list_fields(cls):
+        (kind, optional), default = split_optional(hints[field.name]), find_default(field, example)
         key = f"{prefix}{field.name}"
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             nested = None if default is dataclasses.MISSING else default
-            found |= settings_of(kind, nested, f"{key}.")
+            found |= collect_settings(kind, nested, f"{key}.")
         else:
             text = " ".join(texts.get(field.name, "").split())
             found[key] = Setting(kind, optional, default, text, field.metadata.get("commas", True))
     return found
 
 
-def fields_of(cls: type[Any]) -> "list[dataclasses.Field[Any]]":
+def list_fields(cls: type[Any]) -> "list[dataclasses.Field[Any]]":
     """Return the fields of a dataclass, its own before inherited ones."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
     names = dict.fromkeys(name for base in cls.__mro__ for name in inspect.get_annotations(base))
@@ -128,7 +128,7 @@ def descriptions(cls: type[Any]) -> dict[str, str]:
     return found
 
 
-def default_of(field: "dataclasses.Field[Any]", example: Any = None) -> Any:
+def find_default(field: "dataclasses.Field[Any]", example: Any = None) -> Any:
     """Return a field's default, or that of `example`; `dataclasses.MISSING` if there is none."""
     if example is not None:
         return getattr(example, field.name)
@@ -180,24 +180,26 @@ def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
         held = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error
-    return dict(_flatten(held or {}, "", known, str(path)))
+    given = {}
+    blocks = {key.partition(".")[0] for key in known}
+    for name, value in flatten(held or {}):
+        if not name or any(key.startswith(f"{name}.") for key in known):
+            name = name or "the file"
+            raise SettingError(f"{path}: {name} must hold settings (key: value), got {value!r:.60}")
+        block = name.partition(".")[0]
+        if block in blocks or block not in SHARED:
+            key = find_key(name, known, str(path))
+            given[key] = Given(value, f"{path}: {key}")
+    return given
 
 
-def _flatten(
-    held: Any, prefix: str, known: Mapping[str, Setting], path: str
-) -> Iterable[tuple[str, Given]]:
-    """Flatten a nested mapping into dotted keys and values."""
-    if not isinstance(held, Mapping):
-        name = prefix.rstrip(".") or "the file"
-        raise SettingError(f"{path}: {name} must hold settings (key: value), got {held!r:.60}")
-    for name, value in held.items():
-        key = f"{prefix}{name}"
-        if key in known:
-            yield key, Given(value, f"{path}: {key}")
-        elif any(other.startswith(f"{key}.") for other in known):
-            yield from _flatten(value, f"{key}.", known, path)
-        elif prefix or key not in SHARED:
-            raise SettingError(f"{path}: there is no setting {key!r}{_suggest(key, known)}")
+def flatten(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys and values of nested mappings."""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            yield from flatten(value, f"{prefix}.{name}".lstrip("."))
+    else:
+        yield prefix, values
 
 
 def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given]:

@@ -1,4 +1,4 @@
-"""The assets from dump to leaderboard.
+"""The assets from dump to accuracy report.
 
 Each reads its options, calls the library in a child process, and returns metadata.
 """
@@ -28,7 +28,7 @@ from pipeline.defs.launchpad.options import (
 )
 from pipeline.defs.pages import metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.resources import Datasets, version_of
+from pipeline.defs.resources import Datasets
 from pipeline.defs.steps import (
     TRAINED_ON,
     dumps,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 else:
     Result = dg.MaterializeResult  # Dagster reads the annotation, and rejects the generic form
 
-DUMP_VERSION = "dump_version"
-"""Metadata key for positions: the version of their dump, as `version_of` returns it."""
 TUNING_RATE = 5e-4
 """Default learning rate when training starts from a checkpoint."""
 REPLACE = "to build it again, set `replace: true` in the launchpad"
@@ -90,22 +88,20 @@ def positions(
     with report_user_errors(REPLACE):
         options = read_form(config)
         source = datasets.source(context.partition_key)
-        out = datasets.positions(context.partition_key)
-        # the sensor and a plain click set no options
+        out = datasets.folder("positions", context.partition_key)
+        # a click on Materialize without the launchpad sets no options
         asked: Any = context.run.run_config.get("ops", {})
         if "positions" not in asked and (before := saved_settings(out)):
             options = replace(options, ingest=build_options(IngestConfig, {}, before))
             context.log.info(
                 f"the run has no options: using those of the existing positions, {before}"
             )
-        # recorded before reading, so that a later change to the file is detected
-        version = version_of(source)
         work = partial(tasks.ingest, source, out, options.ingest, engine=datasets.executor)
         work = partial(work, workers=options.workers, replace=options.replace)
         manifest = run_step(context, work, lock=out)
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
-        metadata=metadata.describe_positions(out, manifest) | {DUMP_VERSION: version},
+        metadata=metadata.describe_positions(out, manifest),
         data_version=metadata.data_version(
             hashes, manifest["config"], CODE_VERSION, manifest["rows_version"]
         ),
@@ -118,7 +114,7 @@ def positions(
     kinds={"json"},
     pool="processor",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("training_set"),
+    check_specs=checks.make_specs("training_set"),
 )
 def training_set(
     context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets
@@ -127,7 +123,7 @@ def training_set(
     with report_user_errors(RENAME):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
-        out = datasets.training_set(options.name or options.named_by(shards))
+        out = datasets.folder("training_sets", options.name or options.derive_name(shards))
         work = partial(join, shards, out, options.join, remove=options.remove)
         page = run_step(context, work, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
@@ -154,9 +150,9 @@ def checkpoint(
     """A trained policy-value network and its training curves. A retry resumes training."""
     with report_user_errors(RENAME):
         options = read_form(config)
-        joined = find_input(context, training_set.key, datasets.training_set, options.training_set)
+        joined = find_input(context, datasets, training_set.key, options.training_set)
         root = context.run.root_run_id or context.run.run_id
-        out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
+        out = datasets.folder("checkpoints", options.name or f"{options.preset}-{root[:8]}")
         start, settings, why = choose_start(options, joined, out, datasets)
         context.log.info(f"training starts from {why}")
         work = partial(train_on, [joined], options.preset, settings, out, start=start)
@@ -176,7 +172,7 @@ def checkpoint(
     kinds={"polars"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("accuracy_report"),
+    check_specs=checks.make_specs("accuracy_report"),
 )
 def accuracy_report(
     context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets
@@ -187,15 +183,13 @@ def accuracy_report(
     """
     with report_user_errors():
         options = read_form(config)
-        network = find_input(context, checkpoint.key, datasets.checkpoint, options.checkpoint)
-        data = None
-        if options.positions and not is_training_set(datasets.training_set(options.positions)):
-            (data,) = find_inputs(context, datasets, (options.positions,))
-        elif options.checkpoint and not options.positions:
+        network = find_input(context, datasets, checkpoint.key, options.checkpoint)
+        name, data = options.positions, None
+        if name and not is_training_set(datasets.folder("training_sets", name)):
+            (data,) = find_inputs(context, datasets, (name,))
+        elif options.checkpoint and not name:
             data = find_own_set(context.instance, network)
-        data = data or find_input(
-            context, training_set.key, datasets.training_set, options.positions
-        )
+        data = data or find_input(context, datasets, training_set.key, name)
         out = datasets.path / "reports" / network.name / data.name
         work = partial(tasks.report, network, data, options.split, options.rule, out)
         report = run_step(context, work)
@@ -206,18 +200,6 @@ def accuracy_report(
         metadata=metadata.describe_report(network, data, report, out),
         check_results=[checks.evaluate_report(report)],
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
-    )
-
-
-@dg.asset(deps=[accuracy_report], group_name="reports", kinds={"json"}, code_version="1")
-def leaderboard(datasets: Datasets) -> Result:
-    """All measured checkpoints ranked by top-1 accuracy, and the best of each preset.
-
-    Figures are comparable only for the same dataset and rule.
-    """
-    found = metadata.describe_leaderboard(datasets.path / "reports")
-    return Result(
-        metadata=found, data_version=metadata.data_version(str(found["leaderboard"].records))
     )
 
 
@@ -242,7 +224,7 @@ def choose_start(
     elif options.start == "embedded":
         start = EMBEDDED
     elif options.start != "scratch":
-        start = datasets.checkpoint(options.start)
+        start = datasets.folder("checkpoints", options.start)
         if not start.is_dir():
             raise UserError(f"there is no checkpoint called {options.start!r} ({start})")
     config = options.train
@@ -261,4 +243,4 @@ def _read_start(out: Path, datasets: Datasets) -> Path | None:
     if before is None:
         return None
     name = str(before.get("name", ""))
-    return EMBEDDED if name == EMBEDDED.name else datasets.checkpoint(name)
+    return EMBEDDED if name == EMBEDDED.name else datasets.folder("checkpoints", name)

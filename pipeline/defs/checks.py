@@ -77,7 +77,7 @@ RESULTS = {
 """Checks that an asset evaluates on its own result: asset -> (name, description)."""
 
 
-def specs_of(asset: str) -> list[dg.AssetCheckSpec]:
+def make_specs(asset: str) -> list[dg.AssetCheckSpec]:
     """Return the specification of the check that an asset evaluates on its result."""
     name, text = RESULTS[asset]
     return [dg.AssetCheckSpec(name, asset=asset, description=text, blocking=name == LOSS)]
@@ -86,23 +86,39 @@ def specs_of(asset: str) -> list[dg.AssetCheckSpec]:
 @dg.multi_asset_check(name="check_positions", specs=SPECS, can_subset=True, pool="processor")
 def check_positions(
     context: dg.AssetCheckExecutionContext, datasets: Datasets
-) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
+) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
     """Verify the run's partition; without one, verify all materialized partitions."""
     op = context.op_execution_context
     selected = {check.name for check in op.selected_asset_check_keys}
-
-    def verify_selected(key: str) -> list[dg.AssetCheckResult]:
-        return [it for it in verify(datasets, key) if it.check_name in selected]
-
-    if op.has_partition_key:
-        yield from verify_selected(op.partition_key)
-        return
-    for key in sorted(materialized_dumps(op.instance)):
-        for result in verify_selected(key):
-            yield to_evaluation(result, dg.AssetKey("positions"), key)
+    keys = [op.partition_key] if op.has_partition_key else materialized_dumps(op.instance)
+    failures = []
+    for key in sorted(keys):
+        try:
+            results = verify(datasets, key)
+        except dg.Failure as failure:  # one that cannot be read does not keep others unverified
+            failures.append(f"{key}: {failure.description}")
+            continue
+        for result in results:
+            if result.check_name in selected:
+                yield to_evaluation(result, dg.AssetKey("positions"), key)
+    if failures:
+        raise dg.Failure("\n".join(failures), allow_retries=False)
     # Dagster creates these outputs from AssetCheckResults only, which cannot name a partition.
     for check in sorted(op.selected_asset_check_keys):
         yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
+
+
+verify_all = dg.define_asset_job(
+    "verify",
+    dg.AssetSelection.checks_for_assets("positions"),
+    description="Check all materialized positions against their manifests and dumps.",
+)
+nightly_verify = dg.ScheduleDefinition(
+    job=verify_all,
+    cron_schedule="0 2 * * *",
+    description="Check all positions daily at 2:00 UTC. Runs do not use positions that failed a "
+    "blocking check.",
+)
 
 
 def verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
@@ -110,10 +126,9 @@ def verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     with report_user_errors():
         sources = [str(datasets.source(key))] if key in datasets.dumps() else []
         rows = COMPARED_ROWS if sources else 0
-        work = partial(
-            verify_dataset, datasets.positions(key), sources, rows=rows, limit=MAX_REPLAYED_BYTES
-        )
-        return evaluate_positions(child.run_child(work), rows)
+        work = partial(verify_dataset, datasets.folder("positions", key), sources, rows=rows)
+        found = child.run_child(partial(work, limit=MAX_REPLAYED_BYTES))
+        return evaluate_positions(found, rows)
 
 
 @dg.asset_check(

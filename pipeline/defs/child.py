@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,7 +34,7 @@ from filelock import FileLock
 
 from engine.errors import UserError
 from engine.progress import Progress, silent
-from pipeline.cli.progress import PACKAGES
+from pipeline.cli.progress import PACKAGES, call_with
 from pipeline.storage.stores import locked
 
 GRACE_SECONDS = 20.0
@@ -59,19 +60,18 @@ def run_child(
     output path that only one child may write at a time. Raises the child's UserError, or ChildError
     for any other failure. By then the child and all its workers have ended.
     """
-    answers, of_child = Pipe()
-    command = [sys.executable, "-m", "pipeline.defs.child", str(of_child.fileno())]
+    answers, child_end = Pipe()
+    command = [sys.executable, "-m", "pipeline.defs.child", str(child_end.fileno())]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, pass_fds=[of_child.fileno()], start_new_session=True
+        command, stdin=subprocess.DEVNULL, pass_fds=[child_end.fileno()], start_new_session=True
     )
-    of_child.close()
+    child_end.close()
     kind, value = "tick", None  # type: tuple[str, Any]
     try:
         answers.send((work, lock, os.getpid(), grace))
-        while kind == "tick":
-            kind, value = answers.recv()
-            if kind == "tick":
-                progress(value)
+        while (message := answers.recv())[0] == "tick":
+            progress(message[1])
+        kind, value = message
     except (EOFError, ConnectionError):
         kind = "end"
     finally:
@@ -123,13 +123,11 @@ def main() -> None:
         except ConnectionError:  # the parent process is gone
             stops.append(True)
 
-    parameters = inspect.signature(work).parameters
-    offered = {"progress": lambda tick: send("tick", tick), "stop": lambda: bool(stops)}
-    _handle_signals(stops, interrupt="stop" not in parameters)
+    _handle_signals(stops, interrupt="stop" not in inspect.signature(work).parameters)
     threading.Thread(target=_watch_parent, args=(parent, grace), daemon=True).start()
     try:
         with _lock_output(lock, grace), announce_compiling():
-            result = work(**{name: value for name, value in offered.items() if name in parameters})
+            result = call_with(work, progress=partial(send, "tick"), stop=lambda: bool(stops))
         if stops:
             raise KeyboardInterrupt
     except UserError as error:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import dagster as dg
 from pydantic import Field
@@ -23,7 +23,6 @@ from pydantic import Field
 import pipeline
 from engine.errors import UserError
 from model.settings import settings
-from pipeline.cli.endings import describe_first_run
 from pipeline.defs import assets, checks, child
 from pipeline.defs.launchpad.forms import Form, make_form, read_form
 from pipeline.defs.launchpad.options import (
@@ -32,14 +31,14 @@ from pipeline.defs.launchpad.options import (
     ReportOptions,
     TrainingSetOptions,
 )
-from pipeline.defs.resources import SAMPLE_KEY, Datasets, key_of, load
+from pipeline.defs.resources import SAMPLE_KEY, Datasets, load, parse_key
 from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
 from pipeline.dumps.fetch import MONTH_PREFIX, fetch, month_of
 from pipeline.errors import ConfigError
 from pipeline.storage.http import file_name, is_web
 
 Events = Iterator[dg.AssetCheckEvaluation | dg.Output[None]]
-SECONDS = 10.0
+PRINT_SECONDS = 10.0
 """Minimum number of seconds between printed observations."""
 
 
@@ -66,10 +65,10 @@ def find_partition(games: str) -> str:
     """Return the partition key of the games. Raises UserError for a file that is no dump."""
     if month_of(f"{MONTH_PREFIX}{games}"):
         return f"{MONTH_PREFIX}{games}"
-    if not is_web(games) and "/" not in games and key_of(Path(games)) is None:
+    if not is_web(games) and "/" not in games and parse_key(Path(games)) is None:
         return games
     name = file_name(games) if is_web(games) else games
-    key = key_of(Path(name))
+    key = parse_key(Path(name))
     if key is None:
         raise UserError(
             f"{name} must be a PGN file, with a name that ends in .pgn, .pgn.zst, .pgn.gz, ..."
@@ -90,7 +89,7 @@ def find_games(context: dg.OpExecutionContext, games: str, datasets: Datasets) -
             )
         work = partial(fetch, [games], folder, datasets.fetching)
         child.run_child(work, progress=log_progress(context, assets.dump.key, key))
-    elif file.is_file() and file.resolve() not in known:
+    elif parse_key(file) and file.is_file() and file.resolve() not in known:
         if known:
             raise UserError(f"{known[0]} has the same name as {file}: rename one of them")
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,10 +141,7 @@ def materialize(
         yield checks.to_evaluation(check, asset.key, partition)
 
 
-if TYPE_CHECKING:
-    Config = Form[FirstNetworkOptions]
-else:
-    Config = make_form(FirstNetworkOptions)
+Config = Form[FirstNetworkOptions]
 
 
 @dg.op(pool="network", out=dg.Out(dg.Nothing))
@@ -189,7 +185,6 @@ def measure_network(context: dg.OpExecutionContext, config: Config, datasets: Da
     if read_form(config).report:
         options = make_form(ReportOptions)()
         yield from materialize(context, assets.accuracy_report, "", datasets, options)
-        yield from materialize(context, assets.leaderboard, "", datasets)
     yield dg.Output(None)
 
 
@@ -239,21 +234,24 @@ def main() -> int:
                 .resolve_job_def("first_network")
                 .execute_in_process(form, instance=instance, run_id=run_id)
             )
-        except (dg.Failure, UserError) as failure:
-            _print(f"failed: {getattr(failure, 'description', failure)}")
-            return 1
         except (dg.DagsterExecutionInterruptedError, StoppedError):
             _print("interrupted: run the same command again to resume")
             return 130
-    report, _ = result.asset_materializations_for_node("measure_network")
+        except (dg.Failure, UserError, dg.DagsterError) as failure:
+            _print(f"failed: {getattr(failure, 'description', failure)}")
+            return 1
+    (report,) = result.asset_materializations_for_node("measure_network")
     found = {name: value.value for name, value in report.metadata.items()}
-    folder, checkpoint = Path(str(found["path"])), Path(str(found["checkpoint"]))
-    _print("\n" + describe_first_run(found, options.dump == SAMPLE_KEY, folder, checkpoint))
+    _print(f"\n{found['headline']} {found['compared']}")
+    if options.dump == SAMPLE_KEY:
+        _print("The games are the embedded sample: 2,000 games that the embedded network played.")
+    _print(f"report: {found['path']}/report.html")
+    _print("next: `make play` to play against the network, `make ui` to see this run in Dagster")
     return 0
 
 
 class Printer:
-    """Print the steps and checks of a run, and an observation every SECONDS."""
+    """Print the steps and checks of a run, and an observation every PRINT_SECONDS."""
 
     def __init__(self) -> None:
         self.printed = 0.0
@@ -266,7 +264,9 @@ class Printer:
         match event.event_type:
             case dg.DagsterEventType.STEP_START:
                 _print(f"{event.step_key} ...")
-            case dg.DagsterEventType.ASSET_OBSERVATION if entry.timestamp - self.printed >= SECONDS:
+            case dg.DagsterEventType.ASSET_OBSERVATION if (
+                entry.timestamp - self.printed >= PRINT_SECONDS
+            ):
                 self.printed = entry.timestamp
                 seen = event.asset_observation_data.asset_observation.metadata
                 _print("    " + "  ".join(f"{name} {it.value}" for name, it in seen.items()))

@@ -51,10 +51,10 @@ class Datasets(dg.ConfigurableResource[None]):
         """Return the dump files by partition key; `source` rejects keys with several files."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.path.glob("dumps/*")):
-            if (key := key_of(path)) and path.is_file():
+            if (key := parse_key(path)) and path.is_file():
                 found.setdefault(key, []).append(path)
         for path in sorted(self.path.glob(f"{SAMPLE_FILE.parent.name}/*")):
-            if key_of(path):
+            if parse_key(path):
                 found.setdefault(SAMPLE_KEY, []).append(path)
         return found
 
@@ -82,9 +82,8 @@ class Datasets(dg.ConfigurableResource[None]):
         partitions that Dagster lists as materialized. Raises UserError if any are missing.
         """
         folder = self.path / "positions"
-        missing = sorted(
-            name for name in names or expected if not (self.positions(name) / MANIFEST).is_file()
-        )
+        folders = {name: self.folder("positions", name) for name in sorted(names or expected)}
+        missing = [name for name, place in folders.items() if not (place / MANIFEST).is_file()]
         if lost := [name for name in missing if name in expected]:
             raise UserError(
                 f"positions of {', '.join(lost)} are materialized but missing in {folder}: "
@@ -96,7 +95,7 @@ class Datasets(dg.ConfigurableResource[None]):
                 "materialize them, or correct the names"
             )
         if names:
-            return [folder / name for name in sorted(set(names))]
+            return list(folders.values())
         complete = {path.parent for path in folder.glob(f"*/{MANIFEST}")}
         found = sorted(complete & {folder / name for name in (*self.dumps(), *expected)})
         if not found:
@@ -105,45 +104,26 @@ class Datasets(dg.ConfigurableResource[None]):
             )
         return [path for path in found if path.name != SAMPLE_KEY] or found
 
-    def positions(self, key: str) -> Path:
-        """Return the folder of a dump's positions."""
-        return self.path / "positions" / _require_plain("positions dataset", key)
+    def folder(self, kind: str, name: str) -> Path:
+        """Return the folder KIND/NAME of a result: positions, training_sets, checkpoints, tuned.
 
-    def training_set(self, name: str) -> Path:
-        """Return the folder of a training set."""
-        return self.path / "training_sets" / _require_plain("training set", name)
-
-    def checkpoint(self, name: str) -> Path:
-        """Return the folder of a checkpoint."""
-        return self.path / "checkpoints" / _require_plain("checkpoint", name)
-
-    def tuned(self, name: str) -> Path:
-        """Return the folder of a fine-tuning."""
-        return self.path / "tuned" / _require_plain("fine-tuning", name)
+        Raises UserError unless `name` is a plain folder name.
+        """
+        if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
+            raise UserError(
+                f"a name in datasets/{kind} must be a plain folder name without a leading dot, "
+                f"got {name!r}"
+            )
+        return self.path / kind / name
 
     def imitation(self, player: str) -> Path:
         """Return the folder of a player's network; names with special characters get a hash."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", player)[:60]
         digest = "" if plain == player else f"-{hashlib.sha256(player.encode()).hexdigest()[:8]}"
-        return self.checkpoint(f"imitation-{plain}{digest}")
+        return self.folder("checkpoints", f"imitation-{plain}{digest}")
 
 
-def _require_plain(what: str, name: str) -> str:
-    """Return the name. Raises UserError unless it is a plain folder name."""
-    if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
-        raise UserError(
-            f"the name of a {what} must be a plain folder name without a leading dot, got {name!r}"
-        )
-    return name
-
-
-def version_of(file: Path) -> str:
-    """Return a file's size and modification time as text. Raises FileNotFoundError."""
-    stat = file.stat()
-    return f"{stat.st_size} bytes of {stat.st_mtime_ns}"
-
-
-def key_of(path: Path) -> str | None:
+def parse_key(path: Path) -> str | None:
     """Return a dump's partition key (its name without extension); None for other files."""
     key = DUMP_SUFFIX.sub("", path.name)
     plain = key and not key.startswith(".") and "..." not in key and key.isprintable()

@@ -17,7 +17,7 @@ from pipeline.defs.resources import Datasets
 
 DUMPS = "dumps"
 dumps = dg.DynamicPartitionsDefinition(name=DUMPS)
-"""Partitions of dumps and positions; keys are made from file names by `key_of`."""
+"""Partitions of dumps and positions; keys are made from file names by `parse_key`."""
 TRAINED_ON = "trained_on"
 """Metadata key for a checkpoint: the folder of its training set."""
 BLOCKING: Mapping[str, tuple[str, ...]] = {
@@ -139,7 +139,7 @@ def find_inputs(
 
 
 def find_input(
-    context: dg.AssetExecutionContext, key: dg.AssetKey, folder_of: Callable[[str], Path], name: str
+    context: dg.AssetExecutionContext, datasets: Datasets, key: dg.AssetKey, name: str
 ) -> Path:
     """Return the folder called `name`; if `name` is "", the one that `find_folder` returns.
 
@@ -147,7 +147,7 @@ def find_input(
     """
     kind = key.to_user_string()
     if name:
-        if not (folder := folder_of(name)).is_dir():
+        if not (folder := datasets.folder(f"{kind}s", name)).is_dir():
             raise UserError(f"there is no {kind} called {name!r} ({folder})")
         return folder
     folder = find_folder(key, context.instance, context.run)

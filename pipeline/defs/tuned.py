@@ -39,7 +39,7 @@ ADD_PARTITION = "add another partition"
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("tuned_checkpoint"),
+    check_specs=checks.make_specs("tuned_checkpoint"),
 )
 def tuned_checkpoint(
     context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets
@@ -47,14 +47,14 @@ def tuned_checkpoint(
     """A network improved by self-play, with verdicts and sample games.
 
     Takes hours. The partition is a name that you choose, and the folder in `datasets/tuned/`. Add
-    it in the launch dialog of the job `finetune`; launching the same partition again resumes.
+    it in the launch dialog; launching the same partition again resumes.
     """
     with report_user_errors(ADD_PARTITION):
         options = read_form(config)
-        network = find_input(context, checkpoint.key, datasets.checkpoint, options.checkpoint)
+        network = find_input(context, datasets, checkpoint.key, options.checkpoint)
         own = None if options.positions else find_own_set(context.instance, network)
         human = find_inputs(context, datasets, options.positions) if own is None else [own]
-        out = datasets.tuned(context.partition_key)
+        out = datasets.folder("tuned", context.partition_key)
         loop = replace(options.finetune, engine=datasets.executor)
         result = run_step(context, partial(finetune, network, loop, out, human=human), lock=out)
         measured = Dataset.open(human[0]).parts[0].path
@@ -75,7 +75,7 @@ def tuned_checkpoint(
     kinds={"json"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("strength_report"),
+    check_specs=checks.make_specs("strength_report"),
 )
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets
@@ -83,7 +83,7 @@ def strength_report(
     """Elo of the tuned network against its start, the hand-written player and an engine."""
     with report_user_errors():
         options = read_form(config)
-        tuned = datasets.tuned(context.partition_key)
+        tuned = datasets.folder("tuned", context.partition_key)
         card = tuned / "best" / CARD_FILE
         if not card.is_file():
             raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
@@ -105,7 +105,7 @@ def strength_report(
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.specs_of("imitation"),
+    check_specs=checks.make_specs("imitation"),
 )
 def imitation(
     context: dg.AssetExecutionContext, config: Form[ImitationOptions], datasets: Datasets
@@ -124,7 +124,7 @@ def imitation(
             [str(datasets.source(name)) for name in names],
             [context.partition_key, *options.names],
             out,
-            base=datasets.checkpoint(options.base) if options.base else EMBEDDED,
+            base=datasets.folder("checkpoints", options.base) if options.base else EMBEDDED,
             stranger=datasets.imitation(options.stranger) if options.stranger else None,
             report=report,
         )

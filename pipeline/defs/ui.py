@@ -126,8 +126,8 @@ def serve(listener: socket.socket) -> None:
     from dagster._core.workspace.load_target import WorkspaceFileTarget
     from dagster_webserver.app import create_app_from_workspace_process_context
 
-    from pipeline.defs.jobs import register
     from pipeline.defs.resources import Datasets
+    from pipeline.defs.sensor import register
 
     keep_order()
     with ExitStack() as stack:

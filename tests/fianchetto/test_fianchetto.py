@@ -1,4 +1,4 @@
-"""`import fianchetto`: what it offers, and its error where a file hides one of our packages."""
+"""`import fianchetto`: its functions, and its error if a file shadows one of our packages."""
 
 import subprocess
 import sys
@@ -74,7 +74,7 @@ def test_only_the_api_is_listed() -> None:
     assert all(getattr(fianchetto, name) is not None for name in dir(fianchetto))
 
 
-def test_a_file_of_ones_own_that_hides_a_package_is_named(tmp_path: Path) -> None:
+def test_a_file_that_shadows_a_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "engine.py").write_text("weights = 'mine'\n")
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(REPOSITORY)!r}]; import fianchetto"
     done = subprocess.run(

@@ -1,5 +1,4 @@
-"""A wheel is all that it takes: built, installed in a fresh environment, and used from another
-folder."""
+"""The wheel: built, installed in a fresh environment, and used from another folder."""
 
 import json
 import os
@@ -14,7 +13,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 
-pytestmark = pytest.mark.slow  # its kernels are compiled anew
+pytestmark = pytest.mark.slow  # it compiles the kernels again
 
 CELLS = """
 import json
@@ -29,7 +28,7 @@ if __name__ == '__main__':
 
 
 def run(*words: object, cwd: Path, text: str = "") -> str:
-    """Run a command, which must succeed, and give what it prints."""
+    """Run a command that must succeed, and return what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(word) for word in words],
@@ -46,8 +45,7 @@ def run(*words: object, cwd: Path, text: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of the tree, install it beside this environment's libraries, and
-    give its programs."""
+    """Build the wheel, install it with this environment's libraries, and return its programs."""
     base = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
     data = ("datasets/embedded", "datasets/sample")

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from model.settings import Count, Positive, settings
-from pipeline.cli.commands.base import Common, Interrupt, require_output
+from pipeline.cli.commands.base import Common, require_output
 from pipeline.cli.endings import next_training
-from pipeline.cli.progress import bar
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
 from pipeline.storage.job_folder import AUDIT
@@ -42,11 +42,7 @@ class Join(Common):
         from pipeline.dataset.join import join
         from pipeline.storage.tables import plain_text
 
-        stop = Interrupt()
-        with bar("join") as progress:
-            made = join(
-                self.datasets, self.out, self.join, remove=self.remove, progress=progress, stop=stop
-            )
+        made = self.call(partial(join, self.datasets, self.out, self.join, remove=self.remove))
         names = ("positions", "games_on_both_sides")
         result = {"out": str(self.out)} | {name: made[name] for name in names}
         shown = ("name", "first_date", "last_date", "held_out", "why")
@@ -78,8 +74,7 @@ class Audit(Common):
         from pipeline.validation.audit import audit, audit_text, write_audit
 
         require_output(self.out, AUDIT, self.datasets)
-        with bar("audit") as progress:
-            result = audit(self.datasets, progress=progress)
+        result = self.call(partial(audit, self.datasets))
         if self.out is not None:
             write_audit(result, self.out)
         return result | {"text": audit_text(result)}
@@ -184,7 +179,6 @@ class Rows(Common):
             tables = fen_rows(self.dataset, self.split, self.count or DEFAULT_ROWS)
             found = [row for table in tables for row in table.to_pylist()]
             return {"rows": found, "text": text_table(found) if found else "no rows"}
-        which: Any = {"split": self.split, "count": self.count or 0, "stop": Interrupt()}
-        with bar("rows") as progress:
-            rows = write_fen_rows(self.dataset, self.out, progress=progress, **which)
+        work = partial(write_fen_rows, self.dataset, self.out)
+        rows = self.call(partial(work, split=self.split, count=self.count or 0))
         return {"out": str(self.out), "rows": rows}

@@ -1,16 +1,20 @@
-"""Code shared by all commands: `--json`, stopping on a signal, and checks of output folders."""
+"""Code shared by all commands: progress, `--json`, stopping on a signal, checks of outputs."""
 
+import inspect
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from pipeline.cli.progress import bar, call_with
 from pipeline.errors import ConfigError
 from pipeline.storage.job_folder import JobFolder, Kind
 from pipeline.storage.preflight import require_folder
+
+T = TypeVar("T")
 
 
 class Terminated(KeyboardInterrupt):
@@ -75,3 +79,13 @@ class Common:
     def run(self) -> dict[str, Any]:
         """Do the work and return the result to print, empty to print nothing."""
         raise NotImplementedError
+
+    def call(self, work: Callable[..., T], name: str = "") -> T:
+        """Return the result of `work`, which gets a progress bar, and can be stopped by a signal.
+
+        Work without a parameter `stop` is interrupted instead. `name` is the bar's, by default that
+        of the command.
+        """
+        stop = Interrupt() if "stop" in inspect.signature(work).parameters else None
+        with bar(name or type(self).__name__.lower()) as progress:
+            return call_with(work, progress=progress, stop=stop)

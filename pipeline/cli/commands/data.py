@@ -1,13 +1,13 @@
 """Commands on games and positions: fetch, ingest, show."""
 
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from model.settings import Count, settings
-from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.commands.base import Common
 from pipeline.cli.endings import describe_dataset, describe_downloads
-from pipeline.cli.progress import bar
 from pipeline.dumps.fetch import FetchConfig
 from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
@@ -35,9 +35,7 @@ class Fetch(Common):
         """Download the files and return the outcome for each."""
         from pipeline.dumps.fetch import fetch
 
-        stop = Interrupt()
-        with bar("fetch") as progress:
-            result = fetch(self.what, self.out, self.fetch, progress=progress, stop=stop)
+        result = self.call(partial(fetch, self.what, self.out, self.fetch))
         return result | {"text": describe_downloads(result["files"], self.out)}
 
 
@@ -80,22 +78,16 @@ class Ingest(Common):
         from pipeline.storage.stores import catch_store_errors, parse_path
         from pipeline.storage.tables import plain_text
 
-        stop = Interrupt()
         if self.estimate:
-            with bar("estimate") as progress:
-                found = estimate(
-                    self.sources, self.ingest, workers=self.workers, progress=progress, stop=stop
-                )
+            work = partial(estimate, self.sources, self.ingest, workers=self.workers)
+            found = self.call(work, "estimate")
             return found | {"text": plain_text(found)}
         if self.out is None:
             raise ConfigError("--out DIR must be given, unless --estimate is")
         out, engine = parse_path(self.out), make_engine(self.engine, self.workers)
-        with bar("ingest") as progress:
-            with catch_store_errors(out):
-                already = (out / MANIFEST).exists()
-            manifest = ingest(
-                self.sources, out, self.ingest, engine=engine, progress=progress, stop=stop
-            )
+        with catch_store_errors(out):
+            already = (out / MANIFEST).exists()
+        manifest = self.call(partial(ingest, self.sources, out, self.ingest, engine=engine))
         text = describe_dataset(manifest, out, already)
         result = {"out": str(out), **manifest, "text": text}
         del result["files"]

@@ -1,12 +1,12 @@
 """Commands on networks: presets, runs, export, calibrate."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from model.settings import Positive, settings
-from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.commands.base import Common
 from pipeline.cli.endings import next_command
-from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.storage.job_folder import CHECKPOINT, KINDS, is_of
 from pipeline.storage.preflight import require_folder
@@ -100,14 +100,8 @@ class Export(Common):
         if self.out is not None:
             _require_name(self.out, ".onnx", "an ONNX file")
         require_folder((self.out or self.checkpoint / "model.onnx").parent)
-        with bar("export") as progress:
-            written = export_checkpoint(
-                self.checkpoint,
-                self.out,
-                positions=self.positions,
-                int8=self.int8,
-                progress=progress,
-            )
+        work = partial(export_checkpoint, self.checkpoint, self.out)
+        written = self.call(partial(work, positions=self.positions, int8=self.int8))
         if self.int8:
             policy = f"{written['policy_divergence']:.1e} nats of mean policy divergence"
             value = f"{written['score_difference']:.1e} of expected score, root mean square"
@@ -163,16 +157,8 @@ class Calibrate(Common):
         from pipeline.storage.stores import parse_path
         from pipeline.storage.tables import text_table
 
-        with bar("calibrate") as progress:
-            found = calibrate(
-                self.checkpoint,
-                parse_path(self.positions),
-                split=self.split,
-                rows=self.rows,
-                simulations=self.simulations,
-                progress=progress,
-                stop=Interrupt(),
-            )
+        work = partial(calibrate, self.checkpoint, parse_path(self.positions), split=self.split)
+        found = self.call(partial(work, rows=self.rows, simulations=self.simulations))
         fit, strong = found["likelihood"], found["strength"]
         weights = [
             {"rating": str(rating), "likelihood": likelihood, "strength": strength}

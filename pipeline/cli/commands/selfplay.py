@@ -2,14 +2,14 @@
 
 import re
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from engine.match import PlayerError
 from model.settings import Count, settings
-from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.commands.base import Common
 from pipeline.cli.endings import next_command
-from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.matches.config import ArenaConfig, SideConfig
@@ -61,21 +61,12 @@ class SelfPlay(Common):
         from pipeline.selfplay.dataset import summarize
         from pipeline.selfplay.job import explore
 
-        stop, already = Interrupt(), (self.out / MANIFEST).exists()
+        already = (self.out / MANIFEST).exists()
         searches = self.reanalyse and self.explore.source == "games"
         config = replace(self.explore, source="people") if searches else self.explore
-        with bar("selfplay") as progress:
-            manifest = explore(
-                self.checkpoint,
-                config,
-                self.out,
-                datasets=self.reanalyse,
-                finished_only=self.finished_only,
-                engine=self.engine,
-                workers=self.workers,
-                progress=progress,
-                stop=stop,
-            )
+        work = partial(explore, self.checkpoint, config, self.out, datasets=self.reanalyse)
+        work = partial(work, engine=self.engine, workers=self.workers)
+        manifest = self.call(partial(work, finished_only=self.finished_only))
         shown = ("selfplay", "positions", "lineage", "games", "config")
         summary = {name: manifest[name] for name in shown}
         done = " already: nothing was done" if already else ""
@@ -125,16 +116,8 @@ class Finetune(Common):
         """Run all generations and return the result."""
         from pipeline.finetune.loop import finetune
 
-        stop = Interrupt()
-        with bar("finetune") as progress:
-            result = finetune(
-                self.checkpoint,
-                self.finetune,
-                self.out,
-                human=self.positions,
-                progress=progress,
-                stop=stop,
-            )
+        work = partial(finetune, self.checkpoint, self.finetune, self.out, human=self.positions)
+        result = self.call(work)
         if not result["generation"]:
             return result
         match = ("--simulations", 64, "--games", 100, "--out", f"{self.out}-match")
@@ -178,10 +161,9 @@ class Arena(Common):
         """Play, and return the summary of a match or the table of several."""
         from pipeline.matches.arena import arena
 
-        limits, stop = {name: getattr(self, name) for name in LIMITS}, Interrupt()
+        limits = {name: getattr(self, name) for name in LIMITS}
         sides = [parse_player(words, **limits) for words in self.players]
-        with bar("arena") as progress:
-            result = arena(sides, self.match, self.out, progress=progress, stop=stop)
+        result = self.call(partial(arena, sides, self.match, self.out))
         return {**result, "out": str(self.out)}
 
 

@@ -1,14 +1,14 @@
 """Commands that train and measure networks: train, report, imitate."""
 
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from model.settings import Count, settings
 from model.training.config import DEFAULT_PRESET, TrainConfig
-from pipeline.cli.commands.base import Common, Interrupt, require_output
+from pipeline.cli.commands.base import Common, require_output
 from pipeline.cli.endings import describe_checkpoint, describe_report, next_command
-from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import Rule
 from pipeline.ingest.filters import NAMES_HOLD_COMMAS
@@ -53,10 +53,10 @@ class Train(Common):
         from pipeline.storage.stores import parse_path
         from pipeline.training.train import train_on
 
-        stop, positions = Interrupt(), [parse_path(name) for name in self.positions]
-        network = self.preset or self._default_preset(), self.train, self.out
-        with bar("train") as progress:
-            card = train_on(positions, *network, progress, stop, self.start, shares=self.shares)
+        positions = [parse_path(name) for name in self.positions]
+        preset = self.preset or self._default_preset()
+        work = partial(train_on, positions, preset, self.train, self.out)
+        card = self.call(partial(work, start=self.start, shares=self.shares))
         if not card["finished"]:
             raise Stopped(
                 f"stopped at step {card['step']} and saved; run the same command to continue"
@@ -120,19 +120,19 @@ class Report(Common):
         positions = None if self.positions is None else parse_path(self.positions)
         read = checkpoints if positions is None else (*checkpoints, positions)
         require_output(self.out, REPORT, read)
-        with bar("report") as progress:
-            found = reports(
-                checkpoints,
-                positions=positions,
-                split=self.split,
-                pgn=self.pgn,
-                against=self.against,
-                rule=self.rule,
-                players=self.players,
-                rating_rows=self.rating_rows,
-                simulations=self.simulations,
-                progress=progress,
-            )
+        work = partial(
+            reports,
+            checkpoints,
+            positions=positions,
+            split=self.split,
+            pgn=self.pgn,
+            against=self.against,
+            rule=self.rule,
+            players=self.players,
+            rating_rows=self.rating_rows,
+            simulations=self.simulations,
+        )
+        found = self.call(work)
         several = len(checkpoints) > 1
         result = found if several else found["reports"][0]
         if self.out is not None:
@@ -169,17 +169,8 @@ class Imitate(Common):
         from pipeline.imitation.imitate import imitate
         from pipeline.imitation.page import imitation_text
 
-        stop = Interrupt()
-        with bar("imitate") as progress:
-            result = imitate(
-                self.sources,
-                self.player,
-                self.out,
-                base=self.base or EMBEDDED,
-                stranger=self.stranger,
-                progress=progress,
-                stop=stop,
-            )
+        work = partial(imitate, self.sources, self.player, self.out, base=self.base or EMBEDDED)
+        result = self.call(partial(work, stranger=self.stranger))
         page = f"report: {self.out}/report/report.html (also as text and JSON)"
         following = next_command("play", "--checkpoint", self.out)
         text = "\n".join([imitation_text(result), page, following])

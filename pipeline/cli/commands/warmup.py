@@ -13,7 +13,6 @@ from engine.compiling import compilations
 from engine.progress import Progress, Tick, silent
 from model.settings import settings
 from pipeline.cli.commands.base import Common
-from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import SAMPLE_DUMP
 
@@ -24,8 +23,7 @@ class Warmup(Common):
 
     def run(self) -> dict[str, Any]:
         """Compile the kernels that are not cached yet."""
-        with bar("warmup") as progress:
-            compile_kernels(progress)
+        self.call(compile_kernels)
         return {"text": "all kernels are compiled"}
 
 

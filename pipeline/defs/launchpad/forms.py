@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import html
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -37,7 +37,7 @@ import dagster as dg
 from dagster._config import snap
 from pydantic import Field, create_model
 
-from pipeline.cli.settings import Given, Setting, build, find_key, settings_of
+from pipeline.cli.settings import Given, Setting, build, collect_settings, find_key, flatten
 
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
@@ -105,7 +105,7 @@ def list_settings(cls: type[Any]) -> dict[str, Setting]:
     """Return the settings of a form's dataclass by dotted key, without hidden ones."""
     return {
         key: setting
-        for key, setting in settings_of(cls).items()
+        for key, setting in collect_settings(cls).items()
         if key.rpartition(".")[2] not in HIDDEN and setting.item is not Path
     }
 
@@ -123,18 +123,9 @@ def build_options(
         key = find_key(name, known, "form")
         is_empty = known[key].optional and value in (0, "") and value is not False
         given[key] = Given(None if is_empty else value, name)
-    for name, value in _flatten(more or {}):
+    for name, value in flatten(more or {}):
         given[find_key(name, known, "more")] = Given(value, f"more: {name}")
     return build(cls, given, known)
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys and values of nested mappings."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _make_field(setting: Setting, hint: Any) -> tuple[Any, Any]:

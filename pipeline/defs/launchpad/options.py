@@ -53,7 +53,7 @@ class TrainingSetOptions:
     join: JoinConfig = field(default_factory=JoinConfig)
     """Games to hold out: the options of `fianchetto join`."""
 
-    def named_by(self, datasets: Sequence[Path]) -> str:
+    def derive_name(self, datasets: Sequence[Path]) -> str:
         """Return a name derived from a hash of the datasets and options."""
         inputs = [file_hash(path / MANIFEST) for path in datasets] + [str(self.join)]
         digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:8]

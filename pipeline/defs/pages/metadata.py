@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from pydantic_core import to_jsonable_python
 
 from engine.encoding.planes import ENCODING_VERSION
 from engine.encoding.views import LAST_MOVES
-from engine.json_files import parse_json
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, MEANINGS, columns_of
 from pipeline.dataset.files.games import read_games
@@ -40,19 +38,6 @@ FIGURES = (
 )  # fmt: skip
 SHARD_COLUMNS = ("name", "split", "rows", "bytes")
 LEAK_COLUMNS = ("split", "positions", "in_train", "in_train_share")
-LEADERBOARD = {
-    "dataset": "Positions on which the checkpoint was measured.",
-    "rule": "Which positions count. Compare top-1 only for the same dataset and rule.",
-    "preset": "Network architecture.",
-    "checkpoint": "Folder in datasets/checkpoints.",
-    "top1": "Share of positions in which the network's first choice is the move played.",
-    "top1_low": "Lower end of the 95 % confidence interval of top-1, clustered by game; empty if "
-    "there are too few games.",
-    "top1_high": "Upper end of the interval.",
-    "common_rule_top1": "Top-1 under one fixed rule, the same in all reports.",
-    "positions": "Positions measured.",
-    "trained_on_positions": "Positions seen in training so far, including repeats.",
-}
 MAX_TABLE_ROWS = 200
 """Maximum number of rows of a table; longer tables make the page slow."""
 
@@ -194,57 +179,16 @@ def link_page(folder: Path) -> dg.UrlMetadataValue:
     return dg.MetadataValue.url(f"/reports/{quote(place)}/report.html")
 
 
-def describe_leaderboard(folder: Path) -> Metadata:
-    """Rank the reports `CHECKPOINT/DATASET/report.json` in a folder by dataset and top-1.
-
-    The best top-1 of each preset is a separate entry, so that Dagster plots a curve per preset.
-    These entries cover only the dataset and rule with the most reports.
-    """
-    rows, unreadable = [], []
-    for path in sorted(folder.glob("*/*/report.json")):
-        try:
-            rows.append(_read_row(path))
-        except (ValueError, KeyError, TypeError):
-            unreadable.append({"file": str(path)})
-    rows.sort(key=lambda row: (row["dataset"], row["rule"], -row["top1"], row["checkpoint"]))
-    found: Metadata = {
-        "reports": len(rows),
-        "leaderboard": table(rows or [dict.fromkeys(LEADERBOARD, "")], LEADERBOARD),
-    }
-    if unreadable:
-        found["unreadable_reports"] = table(unreadable)
-    if rows:
-        (largest, _), *_ = Counter((row["dataset"], row["rule"]) for row in rows).most_common(1)
-        found["compared_on"] = ", ".join(largest)
-        for row in rows:
-            if (row["dataset"], row["rule"]) == largest:
-                found.setdefault(f"top1 of {row['preset']}", row["top1"])
-    return found
-
-
-def _read_row(path: Path) -> Mapping[str, Any]:
-    """Read a report as a row. Raises ValueError, KeyError or TypeError if it is malformed."""
-    report = parse_json(path.read_bytes())
-    report["top1"] = round(report["top1"], 4)
-    report |= {"dataset": path.parent.name, "checkpoint": path.parents[1].name}
-    report["common_rule_top1"] = round(report["common_rule"]["top1"], 4)
-    shown = {name: report.get(name) for name in LEADERBOARD}
-    return {name: "" if value is None else value for name, value in shown.items()}
-
-
-def table(
-    records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None
-) -> dg.TableMetadataValue:
-    """Return a table of at most MAX_TABLE_ROWS records; `descriptions` are those of columns."""
-    kinds, texts = {int: "int", float: "float", bool: "bool"}, descriptions or {}
+def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Return a table of at most MAX_TABLE_ROWS records."""
+    kinds = {int: "int", float: "float", bool: "bool"}
     rows = []
     for record in records[:MAX_TABLE_ROWS]:
         floats = {name: round(it, 6) for name, it in record.items() if isinstance(it, float)}
         rows.append(dg.TableRecord({**record, **floats}))
     columns = records[0] if records else {"nothing": ""}
     schema = [
-        dg.TableColumn(name, kinds.get(type(value), "string"), texts.get(name))
-        for name, value in columns.items()
+        dg.TableColumn(name, kinds.get(type(value), "string")) for name, value in columns.items()
     ]
     return dg.MetadataValue.table(rows, dg.TableSchema(schema))
 

@@ -19,7 +19,7 @@ MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a fine-tuning: figures, choice of teacher, verdicts and games."""
-    numbers = _elo_of(result["against_seed"])
+    numbers = _select_elo(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
     rows = [
@@ -50,7 +50,7 @@ def _show_teacher(tuned: Path) -> Metadata:
     return {} if found is None else {"teacher": dg.MetadataValue.md(found.text)}
 
 
-def _elo_of(match: Mapping[str, Any] | None) -> dict[str, Any]:
+def _select_elo(match: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the Elo figures of a match, {} if None; a clean sweep has only one bound."""
     if match is None:
         return {}
@@ -79,7 +79,7 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
     return {
         "path": dg.MetadataValue.path(out),
         "tuned": dg.MetadataValue.path(tuned),
-        **({"seed": NOTHING_PROMOTED} if first is None else _elo_of(first)),
+        **({"seed": NOTHING_PROMOTED} if first is None else _select_elo(first)),
         **_show_teacher(tuned),
         "matches": table(
             [

@@ -1,5 +1,5 @@
-"""What tests of the command line share: a command called in this process, and one journey from PGN
-to report."""
+"""Shared by tests of the command line: a command in this process, and a journey from PGN to
+report."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from tests.waiting import drop_slow_lines
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
 SMALLEST = ["--preset", "fianchetto-xs"]
 STEPS = ["--steps", "40", "--batch-size", "32"]
-"""Enough to beat chance by half."""
+"""Enough training to beat chance by half."""
 
 
 def invoke(*words: str, text: bytes = b"") -> tuple[int, str, str]:
@@ -45,13 +45,8 @@ def invoke(*words: str, text: bytes = b"") -> tuple[int, str, str]:
     return int(ended.value.code or 0), out_text, error_text
 
 
-def call(capsys: object, monkeypatch: object, *words: str) -> tuple[int, str, str]:
-    """Run a command as `invoke` does."""
-    return invoke(*words)
-
-
 class Run:
-    """Calls commands, whose words may name the journey's folders as {net} and {positions}."""
+    """Runs commands, in which {net} and {positions} are folders of the journey."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,13 +56,13 @@ class Run:
         return invoke(*(word.format(**self.paths) for word in words))
 
     def lines(self, *words: str) -> list[str]:
-        """Return the lines that a command prints, which must succeed."""
+        """Run a command that must succeed, and return the lines that it prints."""
         code, out, error = self(*words)
         assert code == 0, error
         return out.splitlines()
 
     def json(self, *words: str) -> Any:
-        """Return the JSON object that a command prints last."""
+        """Return the JSON object that a command prints."""
         return json.loads(self.lines(*words, "--json")[-1])
 
 
@@ -78,8 +73,10 @@ def run(journey: dict[str, Any]) -> Run:
 
 @pytest.fixture(scope="session")
 def journey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Ingest the embedded sample, train a few steps, report: what each printed last, and the
-    folder, which no test changes. Validations are small, and the report's page is not drawn."""
+    """Ingest the sample, train a few steps and report; return each result, and the folder.
+
+    No test changes the folder. Validations are small, and the report's page is not drawn.
+    """
     folder = tmp_path_factory.mktemp("journey")
     net, positions = str(folder / "net"), str(folder / "positions")
     report = ["--checkpoint", net, "--positions", positions, "--limit", "1000"]

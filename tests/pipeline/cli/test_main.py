@@ -1,5 +1,4 @@
-"""The command line as a person and a program use it: one journey from PGN to report, then every
-kind of mistake."""
+"""The command line: one journey from PGN to report, then every kind of mistake."""
 
 import json
 import os
@@ -42,14 +41,6 @@ def test_the_sample_becomes_a_network_that_beats_chance_on_unseen_games(
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_a_report_on_a_pgn_counts_its_positions_under_the_rule(run: Run, tmp_path: Path) -> None:
-    moves = "1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. Ba4 Nf6 5. O-O Be7 6. Re1 b5 7. Bb3 d6"
-    pgn = tmp_path / "two.pgn"
-    pgn.write_text(f'[Result "1-0"]\n\n{moves} 1-0\n\n[Result "0-1"]\n\n1. f3 e5 2. g4 Qh4# 0-1\n')
-    words = ["report", "--checkpoint", "{net}", "--pgn", str(pgn)]
-    assert run.json(*words, "--min-ply", "4")["positions"] == 10
-
-
 def test_a_finished_run_says_so_and_changes_nothing(run: Run) -> None:
     def times() -> dict[str, int]:
         files = (run.folder / "net").iterdir()
@@ -88,15 +79,15 @@ def test_commands_end_with_few_lines_and_the_next_command(
         parse(following[2:])
 
 
-def test_the_preset_is_the_run_s_or_the_start_s_and_one_process_prints(
+def test_the_default_preset_and_output_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
     card: dict[str, Any] = dict.fromkeys(("parameters", "step", "positions", "seconds"), 1)
     card |= {"message": "", "preset": {"name": "x"}, "metrics": {}, "finished": True}
 
-    def train_on(*given: Any, **_: Any) -> dict[str, Any]:
-        asked.append((given[1], given[-1]))
+    def train_on(*given: Any, start: Path | None, shares: Any) -> dict[str, Any]:
+        asked.append((given[1], start))
         return card
 
     monkeypatch.setattr("pipeline.training.train.train_on", train_on)
@@ -118,18 +109,13 @@ def test_the_preset_is_the_run_s_or_the_start_s_and_one_process_prints(
 
 MISTAKES = """
 ingest nowhere.pgn --out x | nowhere.pgn does not exist
-ingest --out x | DUMP... must be given
-ingest nowhere.pgn --out x --set test_share=2 | test_share
-train --positions x --out y | exactly one of minutes
 train --positions x --out y --steps 1 | x is not a directory
 train --positions x --out y --steps 1 --preset fianchetto-sx | fianchetto-xs
 report --checkpoint x --positions y | x
 report --checkpoint x | positions
 show 8/8/8/8/8/8/8/8_w_-_-_0_1 | king
 show startpos --view maro77 | did you mean 'marro77'
-frobnicate | frobnicate
 report --checkpoint {net} --positions {positions} --out file/report | file is a file
-audit {positions} --out file/audit | file is a file
 join {positions} --out file | file
 uci --checkpoint {net} --evaluator uniform | evaluator
 arena {net} uniform,simulations=0 --out x | simulations
@@ -140,7 +126,7 @@ finetune --checkpoint {net} --positions {positions} --out x --generations 1 --se
 
 
 @pytest.mark.parametrize("line", MISTAKES.strip().replace("\\\n", "").splitlines())
-def test_a_mistake_is_one_line_and_exit_2_before_anything_is_begun(
+def test_a_mistake_is_one_line_and_exit_2_before_any_work(
     line: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -150,15 +136,16 @@ def test_a_mistake_is_one_line_and_exit_2_before_anything_is_begun(
     assert (code, out, error.count("\n")) == (2, "", 1)
     assert error.startswith("fianchetto: ")
     assert expected in error
-    assert os.listdir() == ["file"], "a mistake leaves nothing behind"  # noqa: PTH208
+    assert os.listdir() == ["file"], "no file is created"  # noqa: PTH208
 
 
-def test_all_networks_are_listed_with_their_sizes(run: Run) -> None:
-    rows = {row["preset"]: row for row in run.json("presets")["presets"]}
-    assert list(rows) == list(presets())
-    assert rows["fianchetto-xs"]["parameters"] == 578_691
+def test_networks_are_listed_with_their_sizes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = presets()["fianchetto-xs"]
+    monkeypatch.setattr("model.network.presets.presets", lambda: {row.name: row})
+    (listed,) = run.json("presets")["presets"]
+    assert (listed["preset"], listed["parameters"]) == ("fianchetto-xs", 578_691)
     # By hand: stem, 6 blocks of two convolutions, 64 policy planes and 16 value channels of 1x1, on
     # 64 squares; then linear layers of gates and value. A multiply-add is two.
     convolutions = 64 * (77 * 64 * 9 + 6 * 2 * 64 * 64 * 9 + 64 * 64 + 64 * 16)
     linears = 6 * (64 * 16 + 16 * 128 + 64 * 64) + 16 * 64 * 64 + 64 * 3
-    assert rows["fianchetto-xs"]["flops"] == 2 * (convolutions + linears)
+    assert listed["flops"] == 2 * (convolutions + linears)

@@ -1,5 +1,4 @@
-"""Command lines: help on one screen, options and settings, YAML files, and mistakes of one
-sentence."""
+"""Parsing of command lines: help, options, settings, YAML files and mistakes."""
 
 import dataclasses
 import re
@@ -17,11 +16,11 @@ from tests.pipeline.cli.conftest import invoke
 
 TRAIN = ["train", "--positions", "p", "--out", "x"]
 MOST_OPTIONS = 16
-"""Rows of options in a command's help, but for --help."""
+"""Maximum number of options in a command's help, besides --help."""
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return what a command line prints that only asks for help."""
+    """Return what a command line prints that asks for help."""
     with pytest.raises(SystemExit) as ended:
         parse(words)
     assert not ended.value.code
@@ -35,7 +34,7 @@ def refusal(*words: str) -> str:
     return str(refused.value)
 
 
-def test_the_help_lists_all_commands_and_a_beginners_first(
+def test_the_help_lists_all_commands_first_steps_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = printed(capsys, "--help")
@@ -70,7 +69,7 @@ def test_a_command_is_a_frozen_dataclass_whose_help_fits_one_screen(
     assert all(setting.text for setting in command.settings.values())
 
 
-def test_lists_are_written_with_commas_or_by_repeating_the_option(tmp_path: Path) -> None:
+def test_lists_take_commas_or_a_repeated_option(tmp_path: Path) -> None:
     for words in ("--speeds blitz,rapid", "--speeds blitz --speeds rapid"):
         command = parse(["ingest", "d.pgn", *words.split(), "--out", "x"])
         assert (command.sources, command.ingest.speeds) == (("d.pgn",), ("blitz", "rapid"))
@@ -84,7 +83,7 @@ def test_lists_are_written_with_commas_or_by_repeating_the_option(tmp_path: Path
     assert (report.pgn, report.against) == (None, (Path("a"), Path("b")))
 
 
-def test_a_setting_is_set_by_its_key_or_the_end_of_it() -> None:
+def test_a_setting_is_set_by_its_key_or_the_end_of_its_key() -> None:
     for key in ("train.ema", "ema"):
         assert parse([*TRAIN, "--steps", "5", "--set", f"{key}=0.5"]).train.ema == 0.5
     words = ["finetune", "--checkpoint", "c", "--out", "x", "--generations", "1"]
@@ -94,7 +93,7 @@ def test_a_setting_is_set_by_its_key_or_the_end_of_it() -> None:
     assert tuned.train.frozen_norms, "other settings keep the defaults of this command"
 
 
-def test_a_file_holds_settings_and_the_command_line_goes_before_it(tmp_path: Path) -> None:
+def test_the_command_line_overrides_a_settings_file(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(
         "preset: bishop\ningest: {speeds: [blitz, rapid], since: 2024-01-31, min_elo: 1_500}\n"
@@ -152,7 +151,7 @@ selfplay --out x --set temp=1 | there is no setting 'temp'
 
 
 @pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
-def test_a_mistake_is_one_sentence_that_names_the_help(line: str) -> None:
+def test_a_mistake_is_one_sentence_that_refers_to_the_help(line: str) -> None:
     words, _, expected = line.partition(" | ")
     said = refusal(*words.split())
     assert expected in said

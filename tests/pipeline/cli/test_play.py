@@ -1,4 +1,4 @@
-"""`fianchetto uci`: python-chess as the GUI, PyPI's uci-test-suite, and noise on standard input."""
+"""`fianchetto uci`: python-chess as the GUI, PyPI's uci-test-suite, and malformed input."""
 
 import logging
 import os
@@ -27,9 +27,9 @@ UCI = [*COMMAND, "uci"]
 
 @pytest.fixture
 def converse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Return a function that gives the engine a whole input at once and returns all its answers.
+    """Return a function that runs the engine in this process on a whole input.
 
-    The engine runs in this process, whose exit it asks for, and may change torch's threads.
+    It returns all answers; os._exit and torch's number of threads are patched.
     """
 
     def leave(status: int) -> NoReturn:
@@ -47,7 +47,7 @@ def converse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return converse
 
 
-def test_a_game_analyses_and_pondering_as_a_gui_does_them() -> None:
+def test_python_chess_plays_analyses_and_ponders() -> None:
     words = [*UCI, "--evaluator", "hand-written"]
     # its kernels may have to be compiled first
     with chess.engine.SimpleEngine.popen_uci(words, timeout=LONG, cwd=REPOSITORY) as engine:
@@ -96,27 +96,27 @@ def analyse_and_ponder(engine: chess.engine.SimpleEngine) -> None:
 GO = "ucinewgame\nposition startpos\ngo nodes 20\n"
 
 
-def test_a_checkpoint_option_changes_the_player_unless_it_is_none(
+def test_the_checkpoint_option_changes_the_player(
     tmp_path: Path, converse: Callable[..., str]
 ) -> None:
     load = "setoption name Checkpoint value {}\n"
     words = f"{GO}{load.format(tmp_path)}isready\n{GO}{load.format(EMBEDDED)}isready\n{GO}"
     answers = converse(words, "--evaluator", "uniform")
     assert "info string plays by the uniform evaluator" in answers
-    assert str(tmp_path) in answers, "what cannot be loaded is named"
+    assert str(tmp_path) in answers, "the error names the directory"
     uniform, still, network = read_scores(answers)
     assert uniform == still != network
     assert read_scores(converse(GO, "--checkpoint", str(EMBEDDED))) == [network]
     refused = converse("uci\nisready\n", "--checkpoint", str(tmp_path), status=2)
-    assert "plays by" not in refused, "what is not there is not announced"
+    assert "plays by" not in refused
 
 
 def read_scores(text: str) -> list[str]:
-    """Return the last score before each answer."""
+    """Return the last score before each bestmove."""
     return re.findall(r"info [^\n]*score (\w+ \S+)[^\n]*\nbestmove", text)
 
 
-def test_damaged_weights_end_the_engine_while_its_input_is_open(tmp_path: Path) -> None:
+def test_damaged_weights_end_the_engine(tmp_path: Path) -> None:
     shutil.copytree(EMBEDDED, tmp_path / "net")
     for name in ("model.onnx", *(path.name for path in EMBEDDED.glob("weights*"))):
         (tmp_path / "net" / name).write_bytes(b"damaged")
@@ -132,7 +132,7 @@ def test_damaged_weights_end_the_engine_while_its_input_is_open(tmp_path: Path) 
         assert str(tmp_path / "net") in line
 
 
-def test_the_end_of_the_input_waits_for_answers_and_quit_stops_a_search_without_an_end(
+def test_the_end_of_input_waits_for_the_search_and_quit_stops_it(
     converse: Callable[..., str],
 ) -> None:
     answers = converse("uci\nposition startpos\ngo nodes 800\n", "--evaluator", "hand-written")
@@ -143,7 +143,7 @@ def test_the_end_of_the_input_waits_for_answers_and_quit_stops_a_search_without_
     assert answers.splitlines()[-1].startswith("bestmove ")
 
 
-def test_noise_is_survived_and_answered_in_the_protocol_only(converse: Callable[..., str]) -> None:
+def test_malformed_input_is_answered_in_the_protocol(converse: Callable[..., str]) -> None:
     lots = random.Random(5)
     noise = [
         lots.randbytes(lots.randrange(1, 400)).replace(b"\n", b" ").replace(b"quit", b"")
@@ -184,7 +184,7 @@ runpy.run_module("uci_test_suite", run_name="__main__")
     assert "0 failed, 12 total" in done.stdout
 
 
-def test_the_options_of_the_documented_bot_are_the_engines() -> None:
+def test_the_documented_bot_sets_existing_options() -> None:
     """lichess-bot refuses to start with an option that the engine does not have."""
     text = (REPOSITORY / "docs" / "playing.md").read_text()
     (options,) = re.findall(r"  uci_options:\n((?:    .+\n)+)", text)

@@ -1,4 +1,4 @@
-"""Progress as a terminal and a log file show it, by a clock that the test sets."""
+"""Progress on a terminal and in a log file, with a fake clock."""
 
 import io
 import sys
@@ -14,7 +14,7 @@ STAGES = (("self-play", 1, 5), ("train", 1, 3), ("gate", 1, 4), ("gate", 2, 2))
 
 
 class Terminal(io.StringIO):
-    """Keeps what is written to a terminal."""
+    """A terminal that keeps its text."""
 
     encoding = "utf-8"
 
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_finished_stage_keeps_its_line_and_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_stage_keeps_its_bar_and_elapsed_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, terminal = [1000.0], Terminal()
     for module in ("time", "tqdm.std"):
         monkeypatch.setattr(f"{module}.time", lambda: clock[0])
@@ -35,7 +35,7 @@ def test_a_finished_stage_keeps_its_line_and_its_time(monkeypatch: pytest.Monkey
                 clock[0] += 1.0
                 figures = {"generation": 1, "loss": 2.5} if name == "train" else {"generation": 1}
                 show(Tick(done, total, "games", figures, f"generation 1: {name}"))
-            clock[0] += 3600.0  # a stage compiles, or writes, and reports nothing
+            clock[0] += 3600.0  # the stage compiles or writes, without progress
     lines = terminal.getvalue().replace("\x1b[A", "").split("\n")
     assert [line.split("\r")[-1].rstrip() for line in lines if line.strip()] == [
         "finetune generation 1: self-play 100 %|██████████| 5.00 games  00:04<00:00",
@@ -45,7 +45,7 @@ def test_a_finished_stage_keeps_its_line_and_its_time(monkeypatch: pytest.Monkey
     ]
 
 
-def test_without_a_terminal_a_line_is_printed_now_and_then(
+def test_without_a_terminal_a_line_is_printed_at_intervals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [0.0]

@@ -1,5 +1,4 @@
-"""Ctrl-C and SIGTERM: one line, nothing left, what was done kept, and the signal as the exit
-status."""
+"""Ctrl-C and SIGTERM: one line, finished work kept, and the signal as the exit status."""
 
 import json
 import os
@@ -25,7 +24,7 @@ from tests.waiting import drop_slow_lines
 def raise_at_first_call(
     monkeypatch: pytest.MonkeyPatch, module: str, name: str, number: signal.Signals
 ) -> None:
-    """Have a function of a module send this process a signal before it does its work."""
+    """Send this process a signal at the first call of a module's function."""
     real = getattr(import_module(module), name)
 
     def raising(*arguments: Any, **options: Any) -> Any:
@@ -43,7 +42,7 @@ def test_ctrl_c_while_training_saves_and_is_the_exit_status(
         if tick.done and not Interrupt.received_signal:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("pipeline.cli.commands.training.bar", lambda _: nullcontext(show))
+    monkeypatch.setattr("pipeline.cli.commands.base.bar", lambda _: nullcontext(show))
     words = ["--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path)]
     code, _, error = invoke("train", *words, *SMALLEST, "--minutes", "10", "--batch-size", "16")
     assert code == 128 + signal.SIGINT
@@ -79,7 +78,7 @@ def test_sigterm_ends_a_report_and_its_temporary_folder(
 def test_a_signal_while_torch_is_imported_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its C++ code would answer an exception by an abort."""
+    """An exception would abort its C++ initialization."""
 
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)

@@ -1,4 +1,4 @@
-"""`fianchetto warmup` compiles every kernel that the first commands of a user need."""
+"""`fianchetto warmup` compiles all kernels that common commands need."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from tests.conftest import REPOSITORY
 
 
 @pytest.mark.slow
-def test_after_it_nothing_compiles(tmp_path: Path) -> None:
+def test_nothing_compiles_after_a_warmup(tmp_path: Path) -> None:
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(tmp_path / "kernels"),
         "PYTHONPATH": str(REPOSITORY),

@@ -1,72 +1,46 @@
 import functools
-import inspect
 import os
 import pickle
-import random
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import chess
-import chess.pgn
 import dagster as dg
 import pytest
 
-from engine.progress import Progress, silent
+from engine.progress import Progress, never, silent
+from pipeline.cli.progress import call_with
 from pipeline.definitions import defs
 from pipeline.defs import child, first_network
-from pipeline.defs.assets import (
-    accuracy_report,
-    checkpoint,
-    dump,
-    leaderboard,
-    positions,
-    training_set,
-)
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, training_set
 from pipeline.defs.resources import Datasets
+from tests.pipeline.datasets import random_game
 
 ROOT = Path(__file__).parents[3]
 CHARTS = ("draw_bars", "draw_reliability", "draw_training")
 CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
-"""All assets but those of self-play."""
+"""The assets from a dump to its report."""
 STEPS = {"minutes": 0.0, "more": {"steps": 12, "batch_size": 16, "threads": 1}}
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @functools.cache
 def definitions() -> dg.Definitions:
-    """Load the definitions once: it takes longer than most runs of these tests."""
+    """Load the definitions once, because loading takes longer than most runs."""
     return defs()
 
 
-@functools.cache
-def random_pgn(games: int, seed: int = 0, plies: int = 40) -> str:
-    """Games of random legal moves in Lichess's layout."""
-    rng = random.Random(seed)
-    written = []
-    for number in range(games):
-        game, board = chess.pgn.Game(), chess.Board()
-        headers = {"Event": "Rated Blitz game", "White": "a", "Black": "b"}
-        headers |= {"Site": f"https://lichess.org/{number:08d}", "TimeControl": "300+0"}
-        headers |= {"WhiteElo": str(1400 + number), "BlackElo": str(1500 + number)}
-        node: chess.pgn.GameNode = game
-        while not board.is_game_over() and board.ply() < plies:
-            move = rng.choice(list(board.legal_moves))
-            node = node.add_variation(move)
-            board.push(move)
-        result = board.result() if board.is_game_over() else rng.choice(["1-0", "0-1", "1/2-1/2"])
-        for name, value in (headers | {"Result": result, "Termination": "Normal"}).items():
-            game.headers[name] = value
-        written.append(f"{game}\n\n")
-    return "".join(written)
+def random_pgn(games: int, first: int = 140) -> str:
+    """Return games of 40 random legal moves, of which the first 60 have games in each split."""
+    return "".join(random_game(seed, 40) for seed in range(first, first + games))
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of datasets with one dump, `small`, and an instance's home beside it."""
+    """A data folder with one dump, `small`, and the home of an instance beside it."""
     return prepared(tmp_path, monkeypatch)
 
 
@@ -93,22 +67,23 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def execute(
-    job: str, instance: dg.DagsterInstance, ops: dict[str, object], key: str | None = None
+    assets: Iterable[dg.AssetsDefinition],
+    instance: dg.DagsterInstance,
+    ops: dict[str, object],
+    key: str | None = None,
 ) -> dg.ExecuteInProcessResult:
-    """Run a job in this process with the real definitions.
-
-    `everything` is CHAIN, and `train` the assets of that job, materialised as from the asset graph.
-    """
+    """Materialize assets and run their checks in this process, with the real definitions."""
     config = {"ops": {name: {"config": values} for name, values in ops.items()}}
-    selections = {"everything": CHAIN, "train": (*CHAIN[2:], leaderboard)}
-    chosen = [asset.key for asset in selections[job]] if job in selections else None
-    found = definitions().resolve_job_def("__ASSET_JOB" if chosen else job)
-    return found.execute_in_process(
-        config | QUIET,
-        instance=instance,
-        partition_key=key,
-        raise_on_error=False,
-        asset_selection=chosen,
+    return (
+        definitions()
+        .resolve_job_def("__ASSET_JOB")
+        .execute_in_process(
+            config | QUIET,
+            instance=instance,
+            partition_key=key,
+            raise_on_error=False,
+            asset_selection=[asset.key for asset in assets],
+        )
     )
 
 
@@ -122,8 +97,8 @@ def checks_of(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
 
 
-def materialised(instance: dg.DagsterInstance, key: str) -> None:
-    """Note in an instance that positions of a dump were made."""
+def mark_materialized(instance: dg.DagsterInstance, key: str) -> None:
+    """Record a materialization of a dump's positions."""
     instance.add_dynamic_partitions("dumps", [key])
     instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition=key))
 
@@ -134,7 +109,7 @@ def one(
     options: dict[str, object],
     key: str | None = None,
 ) -> str:
-    """Materialise one asset, of a partition, and give what it says when it fails."""
+    """Materialize an asset without its checks; return the error message, "" on success."""
     (name,) = asset.key.path
     result = dg.materialize(
         [asset],
@@ -150,15 +125,13 @@ def one(
 def run_here(
     work: Callable[..., Any], *, progress: Progress = silent, lock: Path | None = None
 ) -> Any:
-    """Do a child's work in this process, as it would arrive there."""
+    """Do the work of a child in this process, pickled as for a child."""
     work = pickle.loads(pickle.dumps((work, lock)))[0]
-    offered = {"progress": progress, "stop": lambda: False}
-    parameters = inspect.signature(work).parameters
-    return work(**{name: value for name, value in offered.items() if name in parameters})
+    return call_with(work, progress=progress, stop=never)
 
 
 def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do the work of assets and checks in this process, and draw no charts of reports."""
+    """Do the work of assets and checks in this process, without the charts of reports."""
     monkeypatch.setattr(child, "run_child", run_here)
     for name in CHARTS:
         monkeypatch.setattr(f"pipeline.evaluation.charts.{name}", lambda *_, **__: "<svg/>")
@@ -166,14 +139,14 @@ def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in this process, and draw no histograms either; `made` has one."""
+    """Do the work in this process, without histograms, which `made` draws."""
     work_here(monkeypatch)
     monkeypatch.setattr("pipeline.defs.pages.pictures.histogram", lambda *_: b"")
 
 
 @dataclass(frozen=True)
 class Made:
-    """The folder and the run of the job `first_network` on a small dump."""
+    """The data folder, instance and output of `first_network` on a small dump."""
 
     datasets: Path
     instance: dg.DagsterInstance
@@ -204,13 +177,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         monkeypatch.setattr(first_network, "_print", printed.append)
         assert first_network.main() == 0, printed
         instance = dg.DagsterInstance.get()
-    with instance:  # the other tests of the session see none of the patches
+    with instance:  # the patches have been undone for other tests
         yield Made(datasets, instance, "\n".join(printed))
 
 
 @pytest.fixture
 def copied(made: Made, root: Path) -> Path:
-    """A folder of datasets that holds a copy of the positions and the checkpoint."""
+    """A data folder with a copy of the positions and the checkpoint of `made`."""
     for name in ("positions", "checkpoints"):
         shutil.copytree(made.datasets / name, root / name)
     return root

@@ -1,4 +1,4 @@
-"""Work for a child process in tests, beside the real tasks."""
+"""Work of a child process in tests."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from engine.progress import Progress, Stop, Tick
 
 
 def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
-    """Print, log, compile as the first call of a kernel does on a machine, and report progress."""
+    """Print, log, compile a kernel, and report progress."""
     import numba
 
     sys.stdout.write("a stray print\n")
@@ -35,8 +35,7 @@ def end(how: str) -> Mapping[str, Any]:
 
 
 def work(out: Path, stubborn: bool = False, *, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Write a number under a temporary name and rename it, until stopped; with a worker process of
-    its own."""
+    """Start a worker process, and write growing numbers by atomic rename until stopped."""
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     (out / "pids").write_text(f"{os.getpid()} {worker.pid}")
     number = 0
@@ -51,7 +50,7 @@ def work(out: Path, stubborn: bool = False, *, progress: Progress, stop: Stop) -
 
 
 def sleep(*, progress: Progress) -> Mapping[str, Any]:
-    """Ask nothing, for long."""
+    """Sleep without polling `stop`."""
     progress(Tick(1, None, "naps", {}))
     time.sleep(3600)
     return {}

@@ -1,4 +1,4 @@
-"""The child process of a run and the launcher of runs: answers, ends, and that nothing is left."""
+"""The child process of a run, and the launcher: results, errors, stops, and no process left."""
 
 import os
 import signal
@@ -37,14 +37,14 @@ def pids(folder: Path) -> list[int]:
 
 
 class Interrupted(BaseException):
-    """What Dagster raises in the run worker at Terminate is no Exception either."""
+    """Like Dagster's exception at Terminate, not a subclass of Exception."""
 
 
 def interrupt(tick: Tick) -> None:
     raise Interrupted
 
 
-def test_a_mistake_a_bug_and_a_kill_are_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
+def test_user_errors_bugs_and_kills_are_distinguished(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"^the games are no games$") as refused:
         run_child(partial(stand_in.end, "refused"))
     assert refused.value.code == "taken"
@@ -65,14 +65,13 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
     assert int((tmp_path / "state").read_text()) > 0
 
 
-def test_work_that_asks_nothing_is_interrupted_at_once() -> None:
+def test_work_without_a_stop_parameter_is_interrupted_at_once() -> None:
     with pytest.raises(Interrupted):
-        # the test's own time is shorter
         run_child(stand_in.sleep, progress=interrupt, grace=3600.0)
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: bool) -> None:
+def test_the_child_of_a_killed_run_worker_ends(tmp_path: Path, stubborn: bool) -> None:
     code = (
         "from functools import partial; from pathlib import Path\n"
         "from pipeline.defs.child import run_child; from tests.pipeline.defs.stand_in import work\n"
@@ -87,7 +86,7 @@ def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: boo
     assert (tmp_path / "saved").exists() is not stubborn
 
 
-def test_one_output_has_one_writer_whose_result_ticks_and_output_come_back(
+def test_an_output_has_one_writer_and_results_progress_and_logs_arrive(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     errors, ticks = [], list[Tick]()
@@ -117,7 +116,7 @@ def test_one_output_has_one_writer_whose_result_ticks_and_output_come_back(
 
 
 @pytest.mark.usefixtures("root")
-def test_the_launcher_tells_a_dead_worker_from_a_live_one() -> None:
+def test_the_launcher_detects_a_dead_worker() -> None:
     nothing = dg.GraphDefinition(name="nothing", node_defs=[]).to_job()
     with dg.DagsterInstance.get() as instance:
         launcher, run = instance.run_launcher, instance.create_run_for_job(nothing)
@@ -138,5 +137,5 @@ def test_the_launcher_tells_a_dead_worker_from_a_live_one() -> None:
         assert f"process {worker.pid} of the run has died" in str(health)
         worker.wait()
     assert is_alive(os.getpid(), time.time())
-    # another process with the same number is not the worker
+    # another process with the same id is not the worker
     assert not is_alive(os.getpid(), psutil.Process().create_time() - 3600)

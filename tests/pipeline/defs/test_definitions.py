@@ -1,7 +1,7 @@
-"""What Dagster finds: assets, checks, jobs and forms, and what a page says."""
+"""The definitions that Dagster loads: assets, checks, jobs, sensors, and the defaults of forms."""
 
-import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import dagster as dg
@@ -11,11 +11,11 @@ from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.progress import Tick
 from pipeline.dataset.files.columns import FORMS, schema
-from pipeline.defs import first_network, steps
+from pipeline.defs import checks, first_network, steps
 from pipeline.defs.launchpad.forms import build_options
 from pipeline.defs.launchpad.options import OPTIONS
-from pipeline.defs.pages.metadata import CODE_VERSION, column_schema, describe_leaderboard
-from pipeline.defs.resources import key_of
+from pipeline.defs.pages.metadata import CODE_VERSION, column_schema
+from pipeline.defs.resources import parse_key
 from pipeline.ingest.chunk import ROWS_VERSION
 from tests.pipeline.defs.conftest import definitions
 
@@ -27,7 +27,6 @@ training_set (datasets, whole, in processor) <- positions
 checkpoint (model, whole, in accelerator) <- training_set
 accuracy_report (reports, whole, in accelerator) <- checkpoint, training_set
 tuned_checkpoint (selfplay, by tunings, in accelerator) <- checkpoint, positions
-leaderboard (reports, whole, in no pool) <- accuracy_report
 strength_report (reports, by tunings, in accelerator) <- tuned_checkpoint
 """
 
@@ -45,8 +44,7 @@ tuned_checkpoint: loads_with_finite_loss blocks
 """
 
 
-def test_the_graph_is_this() -> None:
-    """All of a fresh instance is the sample, its training set, a network and its report."""
+def test_the_asset_graph() -> None:
     graph = definitions().resolve_asset_graph()
     lines = []
     for key in graph.toposorted_asset_keys:
@@ -59,7 +57,7 @@ def test_the_graph_is_this() -> None:
         lines.append(f"{shown} <- {', '.join(parents) or 'nothing'}\n")
         assert node.description
         assert node.kinds
-        changing = CODE_VERSION if key.path[0] not in ("dump", "leaderboard") else "1"
+        changing = "1" if key.path == ["dump"] else CODE_VERSION
         rows = f", rows {ROWS_VERSION}" if key.path == ["positions"] else ""
         assert node.code_version == changing + rows, "out of date when its version changes"
     assert "".join(lines) == GRAPH
@@ -67,7 +65,7 @@ def test_the_graph_is_this() -> None:
     assert {op.pool for op in story} == {"network", "processor", "accelerator"}
 
 
-def test_the_checks_are_these() -> None:
+def test_the_asset_checks() -> None:
     graph = definitions().resolve_asset_graph()
     specs = [spec for asset in graph.assets_defs for spec in asset.check_specs]
     lines = [
@@ -87,24 +85,32 @@ def test_the_checks_are_these() -> None:
 def test_jobs_schedules_and_sensors() -> None:
     found = definitions()
     jobs = {job.name: job for job in found.resolve_all_job_defs() if job.name != "__ASSET_JOB"}
-    assert set(jobs) == {"build_positions", "finetune", "first_network", "train", "verify"}
+    assert set(jobs) == {"first_network", "verify"}
     automatic = [*(found.sensors or []), *(found.schedules or [])]
     assert all(each.description for each in (*jobs.values(), *automatic))
     running = {each.name for each in automatic if each.default_status.value == "RUNNING"}
-    assert running == {"command_line_results", "dumps_folder"}
+    assert running == {"datasets_folder"}
     assert found.executor is dg.in_process_executor
 
 
 @pytest.mark.usefixtures("root")
-def test_a_missing_dump_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_make_run_prints_errors_and_failed_checks_as_one_line(
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["run", "--dump", "nosuch"])
-    assert first_network.main() == 1
-    assert "there is no dump 'nosuch'" in capsys.readouterr().out
+    found = {"files": ["x: missing"], "splits": [], "rows": [], "damage": [], "compared": 0}
+    monkeypatch.setattr(dg.DagsterInstance, "get", lambda: nullcontext(instance))
+    monkeypatch.setattr(first_network, "load", definitions)
+    monkeypatch.setattr(first_network, "materialize", lambda *_: ())
+    monkeypatch.setattr(checks, "verify", lambda *_: checks.evaluate_positions(found, 0))
+    for dump, words in (("nosuch", "there is no dump 'nosuch'"), ("small", checks.FILES)):
+        monkeypatch.setattr(sys, "argv", ["run", "--dump", dump])
+        assert first_network.main() == 1
+        assert words in capsys.readouterr().out
 
 
-def test_the_launchpad_is_filled_with_every_default_in_order_of_importance() -> None:
+def test_launchpad_defaults_are_complete_and_in_order_of_importance() -> None:
     shown = {}
     for name in ("first_network", "__ASSET_JOB"):
         job = JobSnap.from_job_def(definitions().resolve_job_def(name))
@@ -123,12 +129,12 @@ def test_the_launchpad_is_filled_with_every_default_in_order_of_importance() -> 
         assert (build_options(cls, form), more) == (cls(), {})
 
 
-def test_a_dumps_key_is_its_stem() -> None:
+def test_partition_keys_of_dump_files() -> None:
     keys = {"lichess_2013-01.pgn.zst": "lichess_2013-01", "a.b.pgn": "a.b", "x.pgn.bz2": "x"}
     keys |= {"x.pgn.zip": "x", "x.pgn.gz": "x"}
     strange = ("x.pgn.part", ".hidden.pgn", ".pgn", "a...b.pgn", "README.md", "a\n.pgn")
-    assert {name: key_of(Path(name)) for name in keys} == keys
-    assert not any(key_of(Path(name)) for name in strange)
+    assert {name: parse_key(Path(name)) for name in keys} == keys
+    assert not any(parse_key(Path(name)) for name in strange)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -139,7 +145,7 @@ def test_columns_of_positions_are_described(form: str) -> None:
     assert all(text and text.endswith(".") for text in described.values())
 
 
-def test_progress_is_of_its_stage_and_begins_with_what_is_asked_first(
+def test_progress_is_measured_by_stage(
     monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> None:
     clock = [1000.0]
@@ -168,39 +174,3 @@ def test_progress_is_of_its_stage_and_begins_with_what_is_asked_first(
     shown = steps.describe_tick(Tick(30, 120, "s", {"step": 7}), 20, 60.0)
     assert list(shown) == ["percent", "minutes_left", "step", "seconds"]
     assert steps.describe_tick(Tick(5, None, "B"), 0, 1.0) == {"bytes": 5}
-
-
-def report(folder: Path, checkpoint: str, dataset: str, **more: object) -> None:
-    """Write what the leaderboard reads of a report."""
-    figures = {"preset": "xs", "rule": "every ply", "positions": 100, "trained_on_positions": 5000}
-    figures |= {"top1": 0.25, "top1_low": 0.05, "top1_high": 0.95, "common_rule": {"top1": 0.26}}
-    (folder / checkpoint / dataset).mkdir(parents=True)
-    (folder / checkpoint / dataset / "report.json").write_text(json.dumps(figures | more))
-
-
-def test_checkpoints_are_ranked_and_presets_compared_on_what_most_reports_are_of(
-    tmp_path: Path,
-) -> None:
-    assert describe_leaderboard(tmp_path)["reports"] == 0
-    report(tmp_path, "weaker", "small", top1=0.1, top1_low=None, top1_high=None)
-    report(tmp_path, "stronger", "small", top1=0.4)
-    report(tmp_path, "large", "small", top1=0.3, preset="l")
-    report(tmp_path, "selective", "small", top1=0.9, rule="from ply 10 on")
-    report(tmp_path, "elsewhere", "other", top1=0.8)
-    (tmp_path / "broken" / "small").mkdir(parents=True)
-    (tmp_path / "broken" / "small" / "report.json").write_text("{}")
-    said = describe_leaderboard(tmp_path)
-    rows = [row.data for row in said["leaderboard"].records]
-    ranked = [(row["dataset"], row["rule"], row["checkpoint"]) for row in rows]
-    assert ranked == [
-        ("other", "every ply", "elsewhere"),
-        ("small", "every ply", "stronger"),
-        ("small", "every ply", "large"),
-        ("small", "every ply", "weaker"),
-        ("small", "from ply 10 on", "selective"),
-    ]
-    assert [row["top1_low"] for row in rows[2:4]] == [0.05, ""], "no interval of too few games"
-    assert (said["top1 of xs"], said["top1 of l"]) == (0.4, 0.3), "of the same rule and dataset"
-    assert (said["compared_on"], said["reports"]) == ("small, every ply", 5)
-    (broken,) = said["unreadable_reports"].records
-    assert broken.data["file"].endswith("broken/small/report.json")

@@ -1,4 +1,4 @@
-"""Everything on a small dump: what the assets show, and what they refuse."""
+"""The assets on a small dump: their metadata, inputs and errors."""
 
 import gzip
 import json
@@ -20,24 +20,29 @@ from pipeline.defs.assets import (
     accuracy_report,
     checkpoint,
     choose_start,
-    dump,
-    leaderboard,
-    positions,
     training_set,
 )
-from pipeline.defs.jobs import register
 from pipeline.defs.launchpad.options import CheckpointOptions
 from pipeline.defs.resources import Datasets
+from pipeline.defs.sensor import register
 from pipeline.defs.steps import find_folder
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline import datasets
-from tests.pipeline.defs.conftest import Made, execute, failure, materialised, one, random_pgn
+from tests.pipeline.defs.conftest import (
+    CHAIN,
+    Made,
+    execute,
+    failure,
+    mark_materialized,
+    one,
+    random_pgn,
+)
 
 pytestmark = pytest.mark.usefixtures("without_children")
 
 
 def positions_of(directory: Path) -> dict[str, list[tuple[bytes, int]]]:
-    """Return each split's positions: planes and castling rights, as they lie in the files."""
+    """Return the stored planes and castling rights of each split."""
     found: dict[str, list[tuple[bytes, int]]] = {}
     for row in datasets.table(directory).select(["planes", "castling", "split"]).to_pylist():
         found.setdefault(row["split"], []).append((row["planes"], row["castling"]))
@@ -45,15 +50,15 @@ def positions_of(directory: Path) -> dict[str, list[tuple[bytes, int]]]:
 
 
 def count_shared(keys: dict[str, list[tuple[bytes, int]]]) -> int:
-    """Count positions of test that train holds."""
+    """Count the test positions that also occur in train."""
     return sum(key in set(keys["train"]) for key in keys["test"])
 
 
 def test_everything_materialises_and_the_blocking_checks_pass(made: Made) -> None:
     events = made.events(dg.DagsterEventType.ASSET_MATERIALIZATION)
     assert {(event.asset_key, event.partition) for event in events} == {
-        *((asset.key, "small") for asset in (dump, positions)),
-        *((it.key, None) for it in (training_set, checkpoint, accuracy_report, leaderboard)),
+        *((asset.key, "small") for asset in CHAIN[:2]),
+        *((asset.key, None) for asset in CHAIN[2:]),
     }
     found = {
         event.asset_check_evaluation_data.check_name: event.asset_check_evaluation_data
@@ -71,11 +76,11 @@ def test_everything_materialises_and_the_blocking_checks_pass(made: Made) -> Non
     assert all(found[name].passed for name in passed)
     rows = found[checks.ROWS].metadata
     assert rows["rows_compared"].value == rows["rows_wanted"].value == 64
-    for words in ("train_network ...", "check rows_match_source: passed", "http://127.0.0.1:3000"):
+    for words in ("train_network ...", "check rows_match_source: passed", "report.html", "make ui"):
         assert words in made.output
 
 
-def test_positions_and_training_sets_say_what_is_in_them(made: Made) -> None:
+def test_metadata_of_positions_and_training_sets(made: Made) -> None:
     directory = made.datasets / "positions" / "small"
     manifest, said = read_manifest(directory), made.metadata("positions")
     assert said["dagster/row_count"] == manifest["positions"]["total"] == 60 * 40
@@ -95,8 +100,8 @@ def test_positions_and_training_sets_say_what_is_in_them(made: Made) -> None:
     assert card["data"]["training_sets"][0]["name"] == Path(str(said["path"])).name
 
 
-def test_pictures_are_pictures(made: Made) -> None:
-    """Markdown of 1,000 characters and more would be shown behind a link only."""
+def test_pictures_are_published_and_linked(made: Made) -> None:
+    """Dagster hides Markdown of 1,000 characters or more behind a link."""
     for asset, name in (
         ("positions", "elo"),
         ("positions", "sample_of_positions"),
@@ -113,7 +118,7 @@ def test_pictures_are_pictures(made: Made) -> None:
             assert (made.datasets / "reports" / file).read_bytes().startswith(begins), file
 
 
-def test_the_report_has_one_headline_everywhere_and_tells_apart_what_stands_in_train(
+def test_the_report_has_one_headline_and_separates_positions_seen_in_training(
     made: Made,
 ) -> None:
     (path,) = (made.datasets / "reports").glob("*/*/report.json")
@@ -126,8 +131,6 @@ def test_the_report_has_one_headline_everywhere_and_tells_apart_what_stands_in_t
     assert run.tags["top1"] in report["headline"]
     assert next(iter(said)) == "moves_found", "a run's page shows the first entries of it"
     assert said["moves_found"].startswith(run.tags["top1"])
-    (row,) = made.metadata("leaderboard")["leaderboard"].records
-    assert (row.data["top1"], row.data["dataset"]) == (round(report["top1"], 4), path.parent.name)
     assert said["page"] == f"/reports/{path.parents[1].name}/{path.parent.name}/report.html"
     rows = {row["band"]: row for row in report["slices"]["in train"]}
     small = made.datasets / "positions" / "small"
@@ -140,7 +143,7 @@ def test_the_report_has_one_headline_everywhere_and_tells_apart_what_stands_in_t
 
 
 @pytest.mark.usefixtures("root")
-def test_a_folder_is_of_its_own_run_or_the_newest(instance: dg.DagsterInstance) -> None:
+def test_find_folder_prefers_its_own_run(instance: dg.DagsterInstance) -> None:
     @dg.asset(name="checkpoint", config_schema={"path": str})
     def network(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         path = context.op_execution_context.op_config["path"]
@@ -175,7 +178,7 @@ def test_other_options_are_refused_unless_replacing(
 ) -> None:
     register(instance, Datasets())
     options = {"workers": 1, "more": {"test_share": 0.3, "val_share": 0.2}}
-    build = partial(execute, "build_positions", instance)
+    build = partial(execute, CHAIN[:2], instance)
     said = failure(build({"positions": options}, "small"), "positions")
     assert "other settings (test_share, val_share)" in said
     assert "replace: true" in said
@@ -190,20 +193,20 @@ def test_a_damaged_dump_gives_positions_and_a_warning(
     packed = gzip.compress(random_pgn(60).encode())
     (root / "dumps" / "broken.pgn.gz").write_bytes(packed[: len(packed) // 2])
     register(instance, Datasets())
-    result = execute("build_positions", instance, {"positions": {"workers": 1}}, "broken")
+    result = execute(CHAIN[:2], instance, {"positions": {"workers": 1}}, "broken")
     assert result.success
     found = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
     assert (found[checks.IS_READ_TO_END], found[checks.ROWS]) == (False, True)
 
 
-def test_mistakes_are_said_plainly(
+def test_user_errors_name_the_cause(
     root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance.add_dynamic_partitions("dumps", ["gone", "lichess_db_standard_rated_2013-03"])
     (root / "sample" / "games.pgn").mkdir(parents=True)
     (root / "dumps" / "empty.pgn").write_text("")
     register(instance, Datasets())
-    build = partial(execute, "build_positions", instance, {})
+    build = partial(execute, CHAIN[:2], instance, {})
     for key, step, words in (
         ("gone", "dump", "there is no dump 'gone'"),
         ("lichess_db_standard_rated_2013-03", "dump", "`first_network` with `games: 2013-03`"),
@@ -211,17 +214,17 @@ def test_mistakes_are_said_plainly(
         ("empty", "positions", "empty"),
     ):
         assert words in failure(build(key), step)
-    assert "materialize `positions`" in failure(execute("train", instance, {}), "training_set")
+    assert "materialize `positions`" in one(training_set, instance, {})
     monkeypatch.setenv("FIANCHETTO_ENGINE", "abacus")
     assert "unknown engine 'abacus'" in failure(build("small"), "positions")
     (root / "dumps" / "small.pgn.gz").write_text("")
     assert "have the same name 'small'" in failure(build("small"), "dump")
 
 
-def test_a_run_is_continued_by_its_name_and_no_shorter_one_is_accepted(
+def test_a_named_run_continues_and_cannot_be_shortened(
     copied: Path, instance: dg.DagsterInstance
 ) -> None:
-    """`make run` began it from scratch, and the job would start so few games elsewhere."""
+    """The run started from random weights; a new run on so few games would not."""
     (folder,) = [path for path in (copied / "checkpoints").iterdir() if path.is_dir()]
     assert re.fullmatch(r"fianchetto-human-[0-9a-f]{8}", folder.name)
     assert one(training_set, instance, {"audit": False}) == ""
@@ -232,14 +235,14 @@ def test_a_run_is_continued_by_its_name_and_no_shorter_one_is_accepted(
     assert "more than 0.001" in train({"name": folder.name, "minutes": 0.001})
 
 
-def test_materialised_positions_that_are_not_there_are_named(
+def test_missing_materialized_positions_are_named(
     copied: Path, instance: dg.DagsterInstance
 ) -> None:
     small = copied / "positions" / "small"
     shutil.copytree(small, copied / "positions" / ".small.building-0123456789abcdef")
     shutil.move(small, copied / "positions" / "other")
-    materialised(instance, "small")
-    materialised(instance, "other")
+    mark_materialized(instance, "small")
+    mark_materialized(instance, "other")
     said = one(training_set, instance, {})
     assert said.startswith("positions of small are materialized but missing in"), said
     assert one(training_set, instance, {"positions": ["small"]}) == said
@@ -251,11 +254,11 @@ def test_materialised_positions_that_are_not_there_are_named(
 
 
 def name_dataset(checkpoint: Path, positions: Path, *_: object) -> None:
-    """Say what a report would measure on."""
+    """Raise an error that names the dataset of a report."""
     raise UserError(f"measured on {positions.name}")
 
 
-def test_a_report_is_of_one_named_dataset_or_its_own_training_set(
+def test_a_report_measures_a_named_dataset_or_the_training_set_of_its_checkpoint(
     copied: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "report", name_dataset)
@@ -276,7 +279,7 @@ def test_a_report_is_of_one_named_dataset_or_its_own_training_set(
     assert report(options | {"positions": "newest"}) == "measured on newest"
 
 
-def test_the_datasets_of_dumps_are_joined_and_the_sample_only_alone(root: Path) -> None:
+def test_the_sample_is_joined_only_without_other_dumps(root: Path) -> None:
     for name in ("sample", "made-by-hand", "small"):
         (root / "positions" / name).mkdir(parents=True)
         (root / "positions" / name / "manifest.json").write_text("{}")
@@ -310,7 +313,7 @@ def test_few_games_start_from_the_embedded_network(monkeypatch: pytest.MonkeyPat
         assert (begins.name if begins else "random") in why
 
 
-def test_a_run_that_continues_keeps_its_start(root: Path) -> None:
+def test_a_resumed_run_keeps_its_start(root: Path) -> None:
     out, mine = root / "checkpoints" / "run", root / "checkpoints" / "mine"
     with pytest.raises(UserError, match="no checkpoint called 'mine'"):
         choose_start(CheckpointOptions(start="mine"), root, root, Datasets())

@@ -1,5 +1,4 @@
-"""Dagster's instance on a real PostgreSQL, by the file that `make ui-postgres` adds. Slow; needs
-Debian's postgresql."""
+"""Dagster's state in a real PostgreSQL, with the settings of `make ui-postgres`."""
 
 import importlib.util
 import os
@@ -12,9 +11,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline.defs.jobs import register
 from pipeline.defs.resources import Datasets
-from tests.pipeline.defs.conftest import ROOT, execute, prepared
+from pipeline.defs.sensor import register
+from tests.pipeline.defs.conftest import CHAIN, ROOT, execute, prepared
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 PASSWORD = "not in any file"
@@ -33,7 +32,7 @@ pytestmark = [
 
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Start a private cluster on a free port of the loopback, with a password."""
+    """Start a PostgreSQL server with a password on a free local port."""
     user = "postgres" if os.geteuid() == 0 else None  # PostgreSQL's programs refuse to be root
     secret, data = tmp_path / "secret", tmp_path / "cluster"
     secret.write_text(PASSWORD)
@@ -82,7 +81,7 @@ def test_a_run_is_kept_in_postgres(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ):
             assert type(storage).__name__.startswith("Postgres")
         assert register(instance, Datasets()) == ["small"]
-        result = execute("build_positions", instance, {"positions": {"workers": 1}}, "small")
+        result = execute(CHAIN[:2], instance, {"positions": {"workers": 1}}, "small")
         assert result.success
     assert (datasets / "positions" / "small" / "manifest.json").exists()
     # another process would find the same

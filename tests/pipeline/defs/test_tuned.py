@@ -1,4 +1,4 @@
-"""The assets of tuned networks: what they refuse and show, and whole runs on tiny networks."""
+"""The assets of tuned networks: errors, metadata, and whole runs on tiny networks."""
 
 import shutil
 from functools import partial
@@ -41,7 +41,7 @@ TINY = {
 
 
 @pytest.mark.usefixtures("root")
-def test_self_play_without_a_network_says_so(instance: dg.DagsterInstance) -> None:
+def test_fine_tuning_without_a_network_is_refused(instance: dg.DagsterInstance) -> None:
     instance.add_dynamic_partitions("tunings", ["first"])
     for asset, said in (
         (tuned_checkpoint, "no checkpoint has been materialized"),
@@ -50,7 +50,7 @@ def test_self_play_without_a_network_says_so(instance: dg.DagsterInstance) -> No
         assert said in one(asset, instance, {}, "first")
 
 
-def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(tmp_path: Path) -> None:
+def test_a_fine_tuning_without_a_promotion_plays_no_match(tmp_path: Path) -> None:
     tuned, out = tmp_path / "tuned", tmp_path / "out"
     for name in ("seed", "best"):
         shutil.copytree(EMBEDDED, tuned / name)
@@ -66,7 +66,7 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(tmp_path: Pa
 HOSTILE = ("../../etc", "a/b", "<script>", "Carlsen, Magnus", ".", "a" * 300, "Zoë", "\x1b[1m")
 
 
-def test_every_player_has_one_plain_folder_of_its_own(root: Path) -> None:
+def test_each_player_has_a_plain_folder(root: Path) -> None:
     folders = [Datasets().imitation(name) for name in (*HOSTILE, "Ann", "ann-1", "Carlsen_ Magnus")]
     assert len(set(folders)) == len(folders)
     assert all(path.parent == root / "checkpoints" and len(path.name) < 90 for path in folders)
@@ -89,7 +89,7 @@ def test_the_job_fine_tunes_and_measures(
         "strength_report": {"games": 2, "simulations": [2]},
     }
     instance.add_dynamic_partitions("tunings", ["first"])
-    result = execute("finetune", instance, ops, "first")
+    result = execute((tuned_checkpoint, strength_report), instance, ops, "first")
     assert result.success, [it.event_specific_data for it in result.get_step_failure_events()]
     (event,) = result.asset_materializations_for_node("tuned_checkpoint")
     said = {name: value.value for name, value in event.metadata.items()}
@@ -101,7 +101,7 @@ def test_the_job_fine_tunes_and_measures(
     promoted = NOTHING_PROMOTED not in str(event.metadata["text"].value)
     assert ("| best 2 | seed 2 |" in str(event.metadata["text"].value)) == promoted
     assert bool({"elo_low", "elo_high"} & set(event.metadata)) == promoted
-    again = execute("finetune", instance, ops, "first")
+    again = execute((tuned_checkpoint, strength_report), instance, ops, "first")
     assert again.success
     found = {event.asset_key for event in again.get_asset_materialization_events()}
     assert found == {tuned_checkpoint.key, strength_report.key}
@@ -109,10 +109,9 @@ def test_the_job_fine_tunes_and_measures(
 
 @pytest.mark.slow
 def test_a_player_is_imitated_from_the_dumps(root: Path, instance: dg.DagsterInstance) -> None:
-    text = random_pgn(40).replace('[White "a"]', '[White "Carlsen, M"]')
-    for day in range(1, 21):
-        text = text.replace("????.??.??", f"2024.01.{day:02}", 2)
-    (root / "dumps" / "small.pgn").write_text(text)
+    tags = '[White "Carlsen, M"]\n[Black "b"]\n[UTCDate "2024.01.{:02}"]\n'
+    games = [tags.format(1 + number // 2) + random_pgn(1, 140 + number) for number in range(40)]
+    (root / "dumps" / "small.pgn").write_text("".join(games))
     instance.add_dynamic_partitions("players", ["Carlsen, M", "nobody"])
     said = one(imitation, instance, {}, "nobody")
     assert "the most frequent are 'Carlsen, M' (40), 'b' (40)" in said

@@ -1,4 +1,4 @@
-"""What `Engine.map` guarantees on every engine."""
+"""Checks of the guarantees of `Engine.map`, for every engine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from pipeline.executors.local import Engine, Failure
 from tests.pipeline.executors import jobs
 
 
-def every_item_is_answered_once_and_taken_a_few_at_a_time(engine: Engine, ahead: int) -> None:
+def each_item_has_one_result_and_few_are_read_ahead(engine: Engine, ahead: int) -> None:
     taken = 0
 
     def items() -> Iterator[int]:

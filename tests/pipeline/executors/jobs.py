@@ -1,4 +1,4 @@
-"""Functions for workers to run: top-level, so that another process can import them."""
+"""Functions that workers run."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ def inverse(number: int) -> float:
 
 
 def die_once(item: tuple[int, str]) -> int:
-    """Kill this process at the first try of an item whose marker is not there yet."""
+    """Create the item's marker and kill this process, unless the marker exists."""
     number, marker = item
     if marker and not Path(marker).exists():
         Path(marker).touch()
@@ -24,7 +24,7 @@ def die_once(item: tuple[int, str]) -> int:
 
 
 def poison(item: tuple[int, str]) -> int:
-    """Note each try; the fifth item kills every worker that takes it."""
+    """Record each attempt in a file; item 5 kills its worker."""
     number, folder = item
     (Path(folder) / f"{number}-{time.monotonic_ns()}").touch()
     if number == 5:
@@ -33,13 +33,12 @@ def poison(item: tuple[int, str]) -> int:
 
 
 def leave(status: int) -> None:
-    """End the process, as one that cannot be started does."""
+    """Exit the process with a status."""
     os._exit(status)
 
 
 def slow(number: int) -> int:
-    """Return this process's number, soon or, for 0, long after a test that waits for it has run out
-    of time."""
+    """Return this process's id, for item 0 after an hour."""
     time.sleep(0.05 if number else 3600)
     return os.getpid()
 
@@ -49,11 +48,11 @@ def pid(_: int) -> int:
 
 
 def parent(_: int) -> int:
-    """Return the process that started this worker: with Ray the agent of its node."""
+    """Return the id of this worker's parent, with Ray the agent of its node."""
     time.sleep(0.2)
     return os.getppid()
 
 
 def variables(names: list[str]) -> tuple[str | None, ...]:
-    """Return what variables of the environment say in a worker."""
+    """Return a worker's environment variables."""
     return tuple(map(os.environ.get, names))

@@ -1,5 +1,4 @@
-"""What `Engine.map` guarantees: every item answered once, bounded tries, losses named, nothing left
-running. An engine is one setting, and Ray is not touched unless it is asked for."""
+"""The local engine: one result for each item, bounded attempts, no process left; engine names."""
 
 import os
 import subprocess
@@ -20,21 +19,19 @@ from tests.waiting import until
 
 
 def children() -> set[int]:
-    """Return the living worker processes of this one."""
+    """Return the ids of this process's workers."""
     return {worker.pid for worker in workers_of()}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_every_item_is_answered_once_and_errors_are_results(workers: int) -> None:
-    guarantees.every_item_is_answered_once_and_taken_a_few_at_a_time(LocalEngine(workers), 4)
+def test_the_guarantees_hold(workers: int, tmp_path: Path) -> None:
+    guarantees.each_item_has_one_result_and_few_are_read_ahead(LocalEngine(workers), 4)
     guarantees.an_error_is_a_result(LocalEngine(workers))
+    if workers > 1:
+        guarantees.killed_items_are_tried_three_times(LocalEngine(workers), tmp_path)
 
 
-def test_killed_items_are_tried_three_times(tmp_path: Path) -> None:
-    guarantees.killed_items_are_tried_three_times(LocalEngine(2), tmp_path)
-
-
-def test_workers_are_other_processes_of_one_thread_and_one_worker_is_this_one(
+def test_workers_are_single_threaded_processes_and_one_worker_is_this_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert {value for _, _, value in LocalEngine(1).map(jobs.pid, range(3))} == {os.getpid()}
@@ -46,7 +43,7 @@ def test_workers_are_other_processes_of_one_thread_and_one_worker_is_this_one(
     assert os.environ["OMP_NUM_THREADS"] == "7", "this process's own is as it was"
 
 
-def test_a_worker_that_ends_by_itself_is_not_tried_again() -> None:
+def test_a_worker_that_exits_is_not_retried() -> None:
     before = children()
     with pytest.raises(WorkerError, match="exited with status 3"):
         list(LocalEngine(2).map(jobs.leave, [3, 3]))
@@ -70,7 +67,7 @@ def test_closing_the_iterator_and_an_error_in_the_items_leave_no_process() -> No
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_is_cancelled_ends_and_leaves_nothing_running(workers: int) -> None:
+def test_cancelled_work_ends_and_leaves_no_process(workers: int) -> None:
     answered: list[int] = []
     stream = LocalEngine(workers).map(jobs.slow, [1, 1, 0, 0], lambda: len(answered) >= 2)
     for index, _, _ in stream:
@@ -79,8 +76,8 @@ def test_what_is_cancelled_ends_and_leaves_nothing_running(workers: int) -> None
     assert children() == set()
 
 
-def test_workers_start_without_the_script_and_its_folder_and_deaf_to_ctrl_c(tmp_path: Path) -> None:
-    """A script needs no `__main__` guard: workers that ran it would start workers themselves."""
+def test_workers_ignore_ctrl_c_and_do_not_run_the_script(tmp_path: Path) -> None:
+    """A script needs no `__main__` guard; workers that ran it would start more workers."""
     for name in ("chess", "signal", "psutil"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not that one')")
     program = """
@@ -107,20 +104,18 @@ print(sorted(value for _, _, value in LocalEngine(2).map(square, range(3))))
     assert (done.stdout, done.stderr) == ("[0, 1, 4]\n", "")
 
 
-@pytest.mark.parametrize("name", ["", "dask", "ray:", "ray://", "tcp://1.2.3.4:5"])
-def test_an_engine_of_another_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="unknown engine"):
-        make_engine(name)
-
-
-def test_an_engine_without_ray_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_engine_is_refused_and_ray_must_be_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    for name in ("ray", "ray:10.0.0.1:6379", "ray://head:10001"):
-        with pytest.raises(ConfigError, match=r"fianchetto\[ray\]"):
+    unknown = dict.fromkeys(["", "dask", "ray:", "ray://", "tcp://1.2.3.4:5"], "unknown engine")
+    without = dict.fromkeys(["ray", "ray:10.0.0.1:6379", "ray://head:10001"], r"fianchetto\[ray\]")
+    for name, words in (unknown | without).items():
+        with pytest.raises(ConfigError, match=words):
             make_engine(name)
 
 
-def test_a_node_with_other_kernels_is_refused() -> None:
+def test_a_node_with_another_version_is_refused() -> None:
     assert ray._work(jobs.square, 7, ray._version()) == ("ok", 49)
     status, failure = ray._work(jobs.square, 7, "0123456789abcdef")
     assert status == "error"

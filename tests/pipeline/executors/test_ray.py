@@ -1,5 +1,4 @@
-"""Ray behind the seam: the promise of LocalEngine, the same bytes whatever dies. Slow; needs
-fianchetto[ray]."""
+"""The Ray engine: the guarantees of the local one, and the same bytes whatever is killed."""
 
 import importlib.util
 import os
@@ -43,7 +42,7 @@ RAY = re.compile(r"/ray/|ray::|raylet|gcs_server")
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dump of 8 MB."""
+    """A dump of 8 MB."""
     path = tmp_path_factory.mktemp("ray") / "games.pgn"
     path.write_text("".join(datasets.random_game(seed) for seed in range(100)) * 22)
     return path
@@ -51,7 +50,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(dump: Path) -> dict[str, str]:
-    """Return the bytes that the local engine makes."""
+    """The files that the local engine makes."""
     ingest([str(dump)], dump.parent / "undisturbed", CONFIG, workers=1)
     return datasets.content(dump.parent / "undisturbed")
 
@@ -71,20 +70,20 @@ def cluster() -> Iterator[Any]:
 
 
 def title(process: psutil.Process) -> str:
-    """Return a process's command line, into which Ray writes what it does; "" once it has ended."""
+    """Return a process's command line, where Ray puts its task; "" after its end."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
 
 
 def ray_processes() -> list[psutil.Process]:
-    """Return the living processes of Ray below this one."""
+    """Return Ray's processes below this one."""
     return [one for one in psutil.Process().children(recursive=True) if RAY.search(title(one))]
 
 
 def test_the_guarantees_hold_and_the_embedded_ray_ends_with_its_work(tmp_path: Path) -> None:
     engine = RayEngine(workers=2)
-    guarantees.every_item_is_answered_once_and_taken_a_few_at_a_time(engine, 5)
+    guarantees.each_item_has_one_result_and_few_are_read_ahead(engine, 5)
     guarantees.an_error_is_a_result(engine)
     guarantees.killed_items_are_tried_three_times(engine, tmp_path)
     assert ray_processes() == []
@@ -171,7 +170,7 @@ def test_two_nodes_share_the_work_and_one_of_them_is_lost(
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody has now."""
+    """Return a free local port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -179,7 +178,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def client_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Serve a cluster's client server, which asks for a token; yield its port."""
+    """Start a cluster whose client server needs a token; yield its port."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))

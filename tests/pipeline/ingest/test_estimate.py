@@ -17,7 +17,7 @@ from pipeline.ingest.job import ingest
 from pipeline.storage import stores
 from tests.conftest import shared_data
 from tests.pipeline import datasets
-from tests.pipeline.cli.conftest import call
+from tests.pipeline.cli.conftest import invoke
 
 FILTERED = IngestConfig(min_elo=1200, skip_plies=4, positions_per_game=20)
 
@@ -96,14 +96,14 @@ def test_what_keeps_nothing_or_is_nothing_is_said(dump: Path) -> None:
 
 
 def test_the_command_prints_an_estimate_and_writes_nothing(
-    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["ingest", str(dump), "--estimate", "--min-elo", "1200", "--workers", "1"]
-    code, out, _ = call(capsys, monkeypatch, *words, "--json")
+    code, out, _ = invoke(*words, "--json")
     assert code == 0
     assert json.loads(out)["games_read"] == 1900
     assert list(tmp_path.iterdir()) == []
-    code, out, error = call(capsys, monkeypatch, "ingest", str(dump))
+    code, out, error = invoke("ingest", str(dump))
     assert (code, out) == (2, "")
     assert "--out DIR must be given" in error

@@ -1,4 +1,4 @@
-"""The embedded sample: legal games in Lichess's layout, and the generator that made them."""
+"""The bundled sample: legal games in the format of Lichess, and their generator."""
 
 import io
 import re
@@ -24,7 +24,7 @@ def text() -> str:
         return zstandard.ZstdDecompressor().stream_reader(file).read().decode()
 
 
-def test_the_dump_is_small_and_in_lichess_s_layout(text: str) -> None:
+def test_the_dump_is_small_and_in_the_format_of_lichess(text: str) -> None:
     games = LAYOUT.findall(text)
     assert len(games) == 2000
     assert "".join(games) == text
@@ -32,7 +32,7 @@ def test_the_dump_is_small_and_in_lichess_s_layout(text: str) -> None:
     assert SAMPLE_DUMP.stat().st_size < 1_200_000
 
 
-def test_python_chess_replays_games_and_agrees_on_decided_ends(text: str) -> None:
+def test_python_chess_replays_the_games_and_agrees_on_their_results(text: str) -> None:
     stream = io.StringIO(text)
     mates = 0
     for game in islice(iter(lambda: chess.pgn.read_game(stream), None), 100):
@@ -61,7 +61,7 @@ def test_the_stronger_player_scores_better(text: str) -> None:
     assert sum(points) / len(points) > 0.53
 
 
-def test_the_generator_writes_the_same_games_twice(tmp_path: Path) -> None:
+def test_the_generator_is_deterministic(tmp_path: Path) -> None:
     make.main(tmp_path / "first.pgn.zst", 1)
     packed = zstandard.ZstdDecompressor().stream_reader((tmp_path / "first.pgn.zst").read_bytes())
     game = make.play_game(load(EMBEDDED), 0)

@@ -1,7 +1,6 @@
-"""Launchpad forms: the command line's dataclasses, bad values refused, and nothing that names a
-program, an address or a file: whoever can launch a run cannot run a command by it."""
+"""Launchpad forms: values, defaults, errors, and no field that can name a program or a file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -10,6 +9,7 @@ import pytest
 from engine.errors import UserError
 from model.training.config import TrainConfig
 from pipeline.dataset.join import JoinConfig
+from pipeline.defs.first_network import FirstNetworkOptions
 from pipeline.defs.launchpad.forms import describe_settings, list_settings, make_form, read_form
 from pipeline.defs.launchpad.options import (
     OPTIONS,
@@ -37,7 +37,7 @@ def validated(cls: type, values: Mapping[str, object]) -> object:
     return read_form(form(**resolved["ops"]["take"]["config"]))
 
 
-def test_given_values_arrive() -> None:
+def test_form_values_reach_the_dataclass() -> None:
     longer = TrainConfig(steps=5, learning_rate=1e-4, batch_size=64)
     for more in (
         {"steps": 5, "learning_rate": "1e-4", "batch_size": 64},
@@ -54,7 +54,7 @@ def test_given_values_arrive() -> None:
 
 
 @pytest.mark.parametrize("cls", OPTIONS.values())
-def test_an_untouched_form_is_the_default_and_the_page_lists_every_setting(
+def test_an_empty_form_is_the_default_and_the_page_lists_all_settings(
     cls: type[Any],
 ) -> None:
     assert validated(cls, {}) == cls()
@@ -91,12 +91,6 @@ def test_bad_values_are_refused_and_named(cls: type, values: dict[str, object], 
     assert words in str(refusal.value)
 
 
-def test_none_is_shown_as_an_empty_value() -> None:
-    minutes = make_form(TunedOptions).model_fields["minutes"]
-    assert minutes.default == 0
-    assert "0 means none" in str(minutes.description)
-
-
 NAMES = {
     *("base", "checkpoint", "games", "name", "positions", "remove", "start", "stranger"),
     "training_set",
@@ -108,49 +102,26 @@ WORDS = {
     *("names", "player"),  # names in the tags of games
     "preset",  # a key of the table of presets
     "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
-    *("log_level", "marker_to_close"),  # of Dagster itself
 }
 """Free texts that are compared or parsed, and name nothing outside of the program."""
-ANYTHING = {"checkpoint_loads_with_finite_loss", "dump", "io_manager", "leaderboard"}
-"""Operations and resources without a form, whose configuration Dagster takes whatever it is."""
 
 
-def leaves(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Walk a configuration type; yield the path and the type of each value that is neither a number
-    nor a choice."""
-    if getattr(kind, "fields", None):
-        for name, entry in kind.fields.items():
-            yield from leaves(entry.config_type, (*path, name))
-    elif hasattr(kind, "scalar_type"):
-        yield from leaves(kind.scalar_type, path)
-    elif hasattr(kind, "inner_type"):
-        yield from leaves(kind.inner_type, path)
-    elif kind.kind.name not in ("ENUM", "STRICT_SHAPE") and kind.given_name not in (
-        "Int",
-        "Float",
-        "Bool",
-    ):
-        yield path, str(kind.given_name)
-
-
-def test_a_runs_free_texts_are_names_of_folders_and_words() -> None:
-    found = set()
+def test_free_texts_of_a_run_cannot_name_programs_or_files() -> None:
+    forms = set()
     for job in definitions().resolve_all_job_defs():
-        found |= set(leaves(job.run_config_schema.config_type))
-    texts = {path for path, kind in found if kind == "String"}
-    for cls in OPTIONS.values():  # what `more` takes
-        folded = list_settings(cls).items()
-        texts |= {tuple(key.split(".")) for key, it in folded if it.item is str and not it.choices}
-    assert len(texts) > 15, "the walk has missed the forms"
-    assert {path for path in texts if path[-1] not in NAMES | WORDS | {"path"}} == set()
-    assert {path[0] for path in texts if path[-1] == "path"} <= {"loggers"}
-    anything = [path for path, kind in found if kind != "String" and path[-1] != "more"]
-    assert {path[1] for path in anything} == ANYTHING
-    job = definitions().resolve_job_def("__ASSET_JOB")
-    assert job.resource_defs["io_manager"] is dg.mem_io_manager
-    ops = {op.name: op for op in job.all_node_defs}
-    for name in ANYTHING - {"io_manager"}:
-        assert "config" not in ops[name].compute_fn.decorated_fn.__annotations__  # type: ignore[union-attr]
+        assert job.resource_defs["io_manager"] is dg.mem_io_manager, "another takes a folder"
+        for op in job.all_node_defs:
+            function: Any = op.compute_fn  # type: ignore[attr-defined]
+            forms.add(function.decorated_fn.__annotations__.get("config"))
+    forms -= {None}
+    assert {form.made_from for form in forms} == {*OPTIONS.values(), FirstNetworkOptions}
+    texts = {
+        key.rpartition(".")[2]
+        for form in forms
+        for key, setting in list_settings(form.made_from).items()
+        if setting.item is str and not setting.choices
+    }
+    assert texts <= NAMES | WORDS
 
 
 NOWHERE = (
@@ -169,17 +140,14 @@ NOWHERE = (
 
 
 @pytest.mark.parametrize("name", NOWHERE)
-def test_a_folders_name_leads_nowhere_else(name: str) -> None:
-    found = Datasets()
-    for folder in (found.checkpoint, found.tuned, found.training_set, found.positions):
-        with pytest.raises(UserError, match="plain folder name"):
-            folder(name)
-    if name:
-        with pytest.raises(UserError, match="plain folder name"):
-            found.find_positions((name,))
+def test_folder_names_cannot_escape_the_data_folder(name: str) -> None:
+    with pytest.raises(UserError, match="plain folder name"):
+        Datasets().folder("tuned", name)
+    with pytest.raises(UserError, match="plain folder name"):
+        Datasets().find_positions((name,))
 
 
-def test_programs_and_servers_are_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_and_servers_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FIANCHETTO_UCI_ENGINE", "FIANCHETTO_ENGINE"):
         monkeypatch.delenv(name, raising=False)
     assert (Datasets().uci_engine, Datasets().executor) == ("stockfish", "local")

@@ -1,4 +1,4 @@
-"""What a person does in the UI, for tests that drive it in a real browser."""
+"""Actions in the UI, in a real browser."""
 
 import importlib.util
 import shutil
@@ -36,7 +36,7 @@ FLAGS = [
 
 @contextmanager
 def browsing() -> "Iterator[Page]":
-    """Open a page in a browser; at the end no error may have been logged in it."""
+    """Open a page in a browser, and require that it has logged no error at the end."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -71,13 +71,12 @@ def newest(server: Server) -> str:
 
 
 def wait_for_run(server: Server, before: str) -> str:
-    """Wait until another run than `before` is the newest, and give its id."""
+    """Wait until another run than `before` is the newest, and return its id."""
     return str(wait(lambda: (found := newest(server)) != before and found, 60))
 
 
 def open_launchpad(page: "Page") -> None:
-    """Open it from the menu, again where the page has drawn itself anew meanwhile and closed
-    that."""
+    """Open the launchpad from the menu; retry if the page redraws and closes the menu."""
     from playwright.sync_api import TimeoutError as TooLate
 
     for left in reversed(range(6)):
@@ -95,9 +94,8 @@ def open_launchpad(page: "Page") -> None:
 
 
 def write(page: "Page", config: str) -> None:
-    """Write the launchpad's configuration, again where its defaults came meanwhile and were written
-    over it."""
-    # the last of them: a job's page has one of its own, to search
+    """Write the launchpad's configuration; retry if the page overwrites it with defaults."""
+    # a job's page has another editor, to search, before it
     editor = "[...document.querySelectorAll('.CodeMirror')].at(-1).CodeMirror"
     for _ in range(10):
         page.evaluate(f"text => {editor}.setValue(text)", config)
@@ -116,15 +114,14 @@ def launch(
     config: str = "",
     partition: str = "",
     keep: Callable[[bytes], None] = lambda taken: None,
-    folder: str = "assets",
 ) -> str:
-    """Press Materialize on the page of an asset or a job, choose the partition or write the
-    configuration, and give the run's id.
+    """Press Materialize on the page of an asset, choose the partition or write the configuration,
+    and return the run's id.
 
     `keep` gets a picture of the launchpad.
     """
     before = newest(server)
-    go(page, server, f"/{folder}/{asset}", asset)
+    go(page, server, f"/assets/{asset}", asset)
     if partition:
         page.get_by_role("button", name="Materialize").first.click()
         visible(page, "Select a partition or create one").click()
@@ -141,8 +138,7 @@ def launch(
 
 
 def shown_pictures(page: "Page", row: str) -> list[int]:
-    """Return the widths of the pictures of a markdown entry, which stand on the page itself, in a
-    cell of its table."""
+    """Return the widths of the pictures in a Markdown entry of the metadata."""
     entry = page.locator(f'tr:has(:text-is("{row}")) >> visible=true').last
     widths = "it => [...it.querySelectorAll('img')].map(img => img.naturalWidth)"
     return list(wait(lambda: (found := entry.evaluate(widths)) and all(found) and found, 30))

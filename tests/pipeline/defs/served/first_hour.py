@@ -1,5 +1,4 @@
-"""Someone's own games on their way through the UI: dropped while it runs, chosen, trained on, and
-read about by a click."""
+"""Own games in the UI, step by step: a new dump, a training set, a checkpoint, a report."""
 
 import shutil
 import time
@@ -8,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.defs.resources import key_of
-from pipeline.defs.ui import LOCATION
+from pipeline.defs.resources import parse_key
 from tests.pipeline.defs.served.browser import go, launch, shown_pictures, visible
 from tests.pipeline.defs.served.server import Server
 
@@ -30,9 +28,8 @@ def take_first_hour(
     minutes: float,
     keep: Keep,
 ) -> None:
-    """Do all of it, see what a person would look for on each page, and pass pictures of the pages
-    to `keep`."""
-    key = key_of(dump)
+    """Do all steps, check each page, and pass screenshots to `keep`."""
+    key = parse_key(dump)
     assert key is not None
     page.set_viewport_size({"width": WIDTH, "height": 900})
     shutil.copy(dump, datasets / "dumps" / dump.name)
@@ -44,8 +41,7 @@ def take_first_hour(
         assert time.monotonic() - dropped < 60, f"{key} is not listed within a minute"
         page.wait_for_timeout(2000)
     keep("dump-listed.png", page.screenshot(clip={"x": 0, "y": 0, "width": WIDTH, "height": 480}))
-    jobs = f"locations/{LOCATION}/jobs"
-    server.ended(launch(page, server, "build_positions", "", key, folder=jobs))
+    server.ended(launch(page, server, "positions", partition=key))
     go(page, server, f"/assets/positions?view=partitions&partition={key}", "sample_of_positions")
     assert shown_pictures(page, "sample_of_positions") == [165] * 6
     assert shown_pictures(page, "elo")[0] > 370
@@ -81,8 +77,7 @@ def take_first_hour(
 
 
 def require_uncut(page: "Page") -> None:
-    """See that pictures and tables of the metadata end within the part of the page that is
-    theirs."""
+    """Check that no picture or table of the metadata is cut off."""
     ends = page.evaluate("""[...document.querySelectorAll('td img, td table')]
         .filter(it => it.offsetParent).map(it => {
         const box = it.closest('[class*=ScrollContainer]')
@@ -93,7 +88,7 @@ def require_uncut(page: "Page") -> None:
 
 
 def take_metadata(page: "Page") -> bytes:
-    """Return a picture of the table of metadata, as if the window were high enough for it."""
+    """Return a screenshot of the metadata, in a higher window."""
     page.set_viewport_size({"width": WIDTH, "height": 1500})
     box = visible(page, "Metadata").bounding_box()
     assert box is not None

@@ -1,4 +1,4 @@
-"""The UI as `make ui` starts it, on a free port of the loopback, for tests that drive it."""
+"""The UI as `make ui` starts it, on a free local port."""
 
 import os
 import signal
@@ -28,20 +28,24 @@ class Server:
     pid: int
 
     def ask(self, query: str, **variables: Any) -> Any:
-        """Ask GraphQL and give its data."""
+        """Execute a GraphQL query and return its data."""
         answer = requests.post(
             f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=30
         ).json()
         assert "errors" not in answer, answer["errors"]
         return answer["data"]
 
-    def launch(self, job: str, ops: dict[str, Any], partition: str = "") -> str:
-        """Launch a job with options by step, and give the run's id."""
-        selector = {"repositoryLocationName": LOCATION, "repositoryName": "__repository__"}
+    def launch(self, config: dict[str, Any], *assets: str, partition: str = "") -> str:
+        """Materialize assets, or run the job `first_network`; return the run's id."""
+        selector: dict[str, Any] = {"jobName": "__ASSET_JOB" if assets else "first_network"}
+        selector |= {"repositoryLocationName": LOCATION, "repositoryName": "__repository__"}
+        if assets:
+            selector["assetSelection"] = [{"path": [name]} for name in assets]
+            config = {"ops": {name: {"config": values} for name, values in config.items()}}
         tags = [{"key": "dagster/partition", "value": partition}] if partition else []
         parameters = {
-            "selector": selector | {"jobName": job},
-            "runConfigData": ops if job == "first_network" else {"ops": ops},
+            "selector": selector,
+            "runConfigData": config,
             "executionMetadata": {"tags": tags},
         }
         query = """mutation($it: ExecutionParams!) { launchRun(executionParams: $it) { __typename
@@ -52,7 +56,7 @@ class Server:
         return str(answer["run"]["id"])
 
     def ended(self, run: str, status: str = "SUCCESS", seconds: float = 300) -> None:
-        """Wait until a run has ended, and see that it has ended so."""
+        """Wait until a run has ended with this status."""
         ends = {"SUCCESS", "FAILURE", "CANCELED"}
         wait(lambda: self.status(run) in ends, seconds, lambda: self.status(run))
         assert self.status(run) == status, self.failures(run)
@@ -63,7 +67,7 @@ class Server:
         return str(self.ask(query, id=run)["runOrError"]["status"])
 
     def failures(self, run: str) -> str:
-        """Return what the steps of a run say that have failed."""
+        """Return the errors of a run's failed steps."""
         query = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
             ... on ExecutionStepFailureEvent { error { message cause { message } }
                 failureMetadata { description } } } } } }"""
@@ -77,8 +81,7 @@ class Server:
         assert self.ask(query, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
 
     def unfolded_graph(self) -> str:
-        """Return the path of the asset graph with all groups unfolded; of what lies out of view the
-        page draws nothing."""
+        """Return the path of the asset graph with all groups expanded."""
         nodes = self.ask("{ assetNodes { groupName } }")["assetNodes"]
         groups = sorted({f"global@global:{node['groupName']}" for node in nodes})
         return "/asset-groups?expanded=" + ",".join(groups)
@@ -89,7 +92,7 @@ class Server:
         return found
 
     def children(self) -> list[psutil.Process]:
-        """List the processes that do a run's work: the child and all below it."""
+        """List the child processes of runs, and the processes below them."""
         found = []
         for process in self.tree():
             try:
@@ -135,7 +138,7 @@ def serving() -> Iterator[Server]:
 def wait(
     condition: Callable[[], Any], seconds: float, explain: Callable[[], str] = lambda: ""
 ) -> Any:
-    """Wait for something to become true and give it."""
+    """Wait until `condition` returns a true value, and return it."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, f"waited {seconds} s in vain: {explain()}"

@@ -1,8 +1,7 @@
-"""Hostile web pages in a real browser beside a running UI: none of their requests launches a run or
-changes anything.
+"""Hostile web pages in a real browser beside a running UI: none launches a run or changes anything.
 
-The pages come from another origin, whose name leads to this machine, as the attacker's own server
-or a rebound name would. Every attempt is to launch the job `verify`, or to forge a materialization.
+The pages come from another origin, whose name resolves to this machine, as with DNS rebinding. Each
+tries to launch the job `verify`, or to forge a materialization.
 """
 
 import json
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 pytestmark = MARKS
 EVIL = ("evil.test", "localhost")
-"""Names of the hostile server: another site, and another port of the UI's own host, which a browser
-calls the same site."""
+"""Hosts of the hostile server: another site, and the UI's own host with another port, which counts
+as the same site."""
 FORGED = "/report_asset_materialization/forged"
 
 TAGS = (
@@ -43,7 +42,7 @@ TAGS = (
     '<iframe src="data:text/html,<img src=%22{quoted}%22>"></iframe>',
     '<form method=post action="{url}{forged}?metadata=%7B%22path%22%3A%22/x%22%7D"></form>{submit}',
 )
-"""Pages that need no script but to submit a form."""
+"""Pages without scripts, except to submit a form."""
 SUBMIT = "<script>document.forms[0].submit()</script>"
 SCRIPTS = (
     "fetch(get, {...blind, credentials: 'include', keepalive: true})",
@@ -84,7 +83,7 @@ function talk(protocol, message) {
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Serves the pages of `pages` by path, and redirects wherever it is asked to."""
+    """Serves `pages` by path, and redirects to the address after `to=`."""
 
     pages: dict[str, str]
 
@@ -124,7 +123,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def context() -> "Iterator[BrowserContext]":
-    """A browser for which every name leads to this machine."""
+    """A browser that resolves *.test to this machine."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -139,11 +138,11 @@ MUTATION = (
     f"mutation{{launchRun(executionParams:{{selector:{{{SELECTOR}}},runConfigData:{{}}}})"
     "{__typename}}"
 )
-"""Launches `verify`, as an attacker writes it who has read the source."""
+"""Launches `verify`, as an attacker who has read the source would."""
 
 
 def changes(server: Server) -> tuple[int, int]:
-    """Count the runs and the assets that were ever materialised."""
+    """Count the runs, and the assets with a materialization."""
     runs = "runsOrError { ... on Runs { results { id } } }"
     found = server.ask(
         f"{{ {runs} assetsOrError {{ ... on AssetConnection {{ nodes {{ id }} }} }} }}"

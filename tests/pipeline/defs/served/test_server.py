@@ -1,4 +1,4 @@
-"""Runs under the real daemon and web server: backfills, Terminate, killed workers, the end."""
+"""Runs under the real daemon and web server: backfills, Terminate, kills, and the server's end."""
 
 import json
 import os
@@ -25,6 +25,7 @@ from tests.pipeline.loopback import serving as publishing
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MONTH = f"{MONTH_PREFIX}2013-02"
 LONG = {"name": "long", "minutes": 30.0, "more": {"batch_size": 32, "threads": 1}}
+BUILD, TRAIN = ("dump", "positions"), ("training_set", "checkpoint")
 SPLITS = {"test_share": 0.2, "val_share": 0.2}
 
 
@@ -39,13 +40,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ser
             for _ in range(4000):
                 file.write(text)
         (datasets / "dumps" / "killed.pgn").write_text(text * 150)
-        (datasets / "dumps" / "other.pgn").write_text(random_pgn(20, seed=1))
+        (datasets / "dumps" / "other.pgn").write_text(random_pgn(20, first=100))
         with serving() as server:
             yield datasets, server
 
 
 def finished_shards(out: Path) -> list[Path]:
-    """List the shards of finished chunks of an ingest that is not complete."""
+    """List the finished shards of an incomplete ingest."""
     return list((out / BUILDING).glob("train-*.parquet"))
 
 
@@ -67,7 +68,7 @@ def test_a_month_is_downloaded_and_becomes_a_network(served: tuple[Path, Server]
     datasets, server = served
     for month, end in (("2013-04", "FAILURE"), ("2013-02", "SUCCESS")):
         form = {"games": month, "minutes": 0.02, "start_from_embedded": False, "report": False}
-        run = server.launch("first_network", form)
+        run = server.launch(form)
         server.ended(run, end)
         assert ("newest files are" in server.failures(run)) == (end == "FAILURE")
     assert (datasets / "positions" / MONTH / "manifest.json").exists()
@@ -115,7 +116,7 @@ def test_terminate_stops_ingest_and_its_workers(served: tuple[Path, Server]) -> 
     datasets, server = served
     out = datasets / "positions" / "large"
     options = {"workers": 2, "more": {"chunk_mib": 8}}
-    run = server.launch("build_positions", {"positions": {"config": options}}, "large")
+    run = server.launch({"positions": options}, *BUILD, partition="large")
     wait(lambda: finished_shards(out), 120)
     workers = server.children()
     assert len(workers) >= 3
@@ -131,8 +132,8 @@ def test_training_that_is_terminated_or_killed_saves(served: tuple[Path, Server]
     datasets, server = served
     out = datasets / "checkpoints" / "long"
     metrics, card = out / "metrics.jsonl", out / "checkpoint.json"
-    server.ended(server.launch("build_positions", {}, "small"))
-    run = server.launch("train", {"checkpoint": {"config": LONG}})
+    server.ended(server.launch({}, *BUILD, partition="small"))
+    run = server.launch({"checkpoint": LONG}, *TRAIN)
     wait(lambda: metrics.exists() and metrics.stat().st_size > 100, 90)
     workers = server.children()
     server.terminate(run)
@@ -145,10 +146,9 @@ def test_training_that_is_terminated_or_killed_saves(served: tuple[Path, Server]
     assert weights == {entry["name"] for entry in saved["files"].values()}
     assert not list(out.glob("*.tmp"))
     before = metrics.stat().st_size
-    run = server.launch("train", {"checkpoint": {"config": LONG}})
-    workers = wait(server.children, 60)
+    run = server.launch({"checkpoint": LONG}, *TRAIN)
     wait(lambda: metrics.stat().st_size > before, 90)
-    kill_run(workers)
+    kill_run(server.children())  # the children of the training set have ended
     server.ended(run, "FAILURE", 30)
     assert json.loads(card.read_text())["step"] >= saved["step"]
 
@@ -158,14 +158,14 @@ def test_an_ingest_whose_run_worker_is_killed_ends_with_the_same_bytes_when_it_i
 ) -> None:
     datasets, server = served
     out = datasets / "positions" / "killed"
-    ops = {"positions": {"config": {"workers": 1, "more": {"chunk_mib": 1}}}}
-    run = server.launch("build_positions", ops, "killed")
+    options = {"positions": {"workers": 1, "more": {"chunk_mib": 1}}}
+    run = server.launch(options, *BUILD, partition="killed")
     wait(lambda: finished_shards(out), 120)
     kill_run(server.children())
     server.ended(run, "FAILURE", 30)
     assert not (out / "manifest.json").exists(), "it was over before it could be killed"
     done = finished_shards(out)
-    server.ended(server.launch("build_positions", ops, "killed"))
+    server.ended(server.launch(options, *BUILD, partition="killed"))
     dump = str(datasets / "dumps" / "killed.pgn")
     ingest([dump], tmp_path / "undisturbed", IngestConfig(chunk_mib=1), workers=1)
     assert content(out) == content(tmp_path / "undisturbed")
@@ -189,7 +189,7 @@ def test_no_process_is_left(how: str, tmp_path: Path, monkeypatch: pytest.Monkey
     dump = prepared(tmp_path, monkeypatch) / "dumps" / "large.pgn"
     dump.write_text(random_pgn(100) * 1000)
     with serving() as server:
-        server.launch("build_positions", {"positions": {"config": {"workers": 1}}}, "large")
+        server.launch({"positions": {"workers": 1}}, *BUILD, partition="large")
         wait(server.children, 60)
         tree = server.tree()
         match how:

@@ -1,4 +1,5 @@
-"""The story in a real browser: the form that `make ui` opens, a network, its number, and a stop."""
+"""The UI in a real browser: the form that `make ui` opens, a network, its number, and a stop; then
+the same step by step, as `make pictures` takes it."""
 
 import tempfile
 from collections.abc import Callable
@@ -7,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import shared_data
 from tests.pipeline.defs.conftest import prepared, random_pgn
 from tests.pipeline.defs.served.browser import MARKS, browsing, go, visible, wait_for_run, write
+from tests.pipeline.defs.served.first_hour import take_first_hour
 from tests.pipeline.defs.served.server import Server, serving, wait
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ def tell_story(page: "Page", server: Server, games: Path, keep: Callable[[str], 
     keep("settings.png")
 
     form = {"games": games.stem, "minutes": 30.0}
-    stopped = server.launch("first_network", form)
+    stopped = server.launch(form)
     wait(lambda: "train_network" in started_steps(server, stopped) and server.children(), 120)
     server.terminate(stopped)
     server.ended(stopped, "CANCELED", 60)
@@ -75,7 +78,18 @@ def test_a_first_network_and_a_stopped_one(monkeypatch: pytest.MonkeyPatch) -> N
     with tempfile.TemporaryDirectory() as folder:
         prepared(Path(folder), monkeypatch)
         games = Path(folder) / "mine.pgn"
-        games.write_text(random_pgn(60, seed=2))
+        games.write_text(random_pgn(60, first=200))
         with serving() as server, browsing() as page:
             tell_story(page, server, games, kept.append)
     assert len(kept) == 5
+
+
+def test_the_first_hour_with_own_games(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, bytes] = {}
+    games = shared_data("pgn/lichess_export_2024-05_blitz.pgn")
+    # a short path, since Dagster wraps none and widens the table for a long one
+    with tempfile.TemporaryDirectory() as folder:
+        datasets = prepared(Path(folder), monkeypatch)
+        with serving() as server, browsing() as page:
+            take_first_hour(page, server, datasets, games, "fianchetto-xs", 0.2, kept.__setitem__)
+    assert set(kept) == {"dump-listed.png", "datasets-chosen.png", "checkpoint.png", "accuracy.png"}

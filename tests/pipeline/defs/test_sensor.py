@@ -1,6 +1,5 @@
-"""The sensors, and the games of `first_network`."""
+"""The sensor of the folder of datasets, and the games of `first_network`."""
 
-import json
 import os
 import shutil
 import time
@@ -14,111 +13,20 @@ from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
 from engine.errors import UserError
-from pipeline.defs.assets import DUMP_VERSION, positions
 from pipeline.defs.first_network import find_games
-from pipeline.defs.jobs import dumps_folder, new_dumps, register
-from pipeline.defs.resources import Datasets, version_of
-from pipeline.defs.results import command_line_results
+from pipeline.defs.resources import Datasets
+from pipeline.defs.sensor import datasets_folder
 from pipeline.dumps.fetch import MONTH_PREFIX
-from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
-from tests.pipeline.defs.conftest import Made, execute, random_pgn
+from tests.conftest import REPOSITORY
+from tests.pipeline.defs.conftest import Made, random_pgn
 from tests.pipeline.loopback import Server, serving
 
 pytestmark = pytest.mark.usefixtures("without_children")
-SETTINGS = {"test_share": 0.2, "seed": 3}
 
 
-@pytest.fixture
-def dump(root: Path) -> Path:
-    """A small dump that was written long ago."""
-    (root / "dumps" / "small.pgn").write_text(random_pgn(12))
-    set_age(root / "dumps" / "small.pgn")
-    return root / "dumps" / "small.pgn"
-
-
-def asked(instance: dg.DagsterInstance) -> list[dg.RunRequest]:
-    """Look once and give the runs that are requested."""
-    found = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
-    if isinstance(found, dg.SkipReason):
-        return []
-    assert isinstance(found, dg.SensorResult)
-    return list(found.run_requests or [])
-
-
-def keys(instance: dg.DagsterInstance) -> list[str | None]:
-    return [request.partition_key for request in asked(instance)]
-
-
-def set_age(path: Path, seconds: float = 1000.0) -> None:
-    """Make a file one that was written so long ago; with negative seconds one that still is,
-    however slow the test."""
+def set_age(path: Path, seconds: float) -> None:
+    """Set when a file was last changed, in seconds ago; negative for a time in the future."""
     os.utime(path, (time.time() - seconds, time.time() - seconds))
-
-
-def test_files_are_listed_and_complete_ones_built(dump: Path, instance: dg.DagsterInstance) -> None:
-    (dump.parent / "notes.txt").write_text("x")
-    for said in ("new dumps: small", "new dumps: none"):
-        context = dg.build_sensor_context(instance=instance)
-        assert said in str(dumps_folder(context, datasets=Datasets()))
-    (dump.parent / "being-copied.pgn").write_text("x")
-    set_age(dump.parent / "being-copied.pgn", seconds=-1000.0)
-    sample = dump.parents[1] / "sample" / "games.pgn"
-    sample.parent.mkdir()
-    sample.write_text("x")
-    set_age(sample)
-    assert keys(instance) == ["small"]
-    assert set(instance.get_dynamic_partitions("dumps")) == {"small", "being-copied", "sample"}
-    assert register(instance, Datasets()) == []
-    # an ingest was killed there
-    (dump.parents[1] / "positions" / "small" / ".building").mkdir(parents=True)
-    assert keys(instance) == ["small"]
-
-
-def test_a_dump_is_followed_through_its_changes(dump: Path, instance: dg.DagsterInstance) -> None:
-    out = dump.parents[1] / "positions" / "small"
-
-    def build(ops: dict[str, object]) -> None:
-        assert execute("build_positions", instance, ops, "small").success
-
-    (request,) = asked(instance)
-    assert [each.run_key for each in asked(instance)] == [request.run_key]
-    assert request.tags["dagster/max_retries"] == "2"
-    build({"positions": {"workers": 1, "more": SETTINGS}})
-    assert keys(instance) == []
-    dump.write_text(dump.read_text().replace('[Result "1-0"]', '[Result "0-1"]'))  # as long
-    set_age(dump, seconds=-1000.0)
-    assert keys(instance) == [], "it is changing"
-    set_age(dump, seconds=5000.0)  # and older than the positions
-    (again,) = asked(instance)
-    assert again.run_key != request.run_key, "Dagster skips a run key that it knows"
-    assert again.run_config == {}, "the run uses the settings of the positions that exist"
-    build({})
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS
-    assert keys(instance) == []
-    shutil.rmtree(out)
-    assert keys(instance) == ["small"]
-
-
-@pytest.mark.usefixtures("dump")
-def test_what_is_under_way_is_not_asked_for_again(instance: dg.DagsterInstance) -> None:
-    tags = {"dagster/partition": "small"}
-    create_run_for_test(instance, job_name="x", tags=tags, status=DagsterRunStatus.STARTING)
-    assert keys(instance) == []
-
-
-def test_positions_that_were_made_elsewhere_are_built_unless_of_this_version(
-    dump: Path, instance: dg.DagsterInstance
-) -> None:
-    ingest([str(dump)], dump.parents[1] / "positions" / "small", IngestConfig(), workers=1)
-    assert keys(instance) == ["small"]
-    for version, wanted in ((version_of(dump), []), ("another", ["small"])):
-        event = dg.AssetMaterialization(
-            positions.key, partition="small", metadata={DUMP_VERSION: version}
-        )
-        instance.report_runless_asset_event(event)
-        assert keys(instance) == wanted
 
 
 # ---------------------------------------------------------------- the games of first_network
@@ -131,8 +39,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield running
 
 
-def test_games_are_a_month_an_address_a_file_or_a_dump(
-    root: Path, server: Server, instance: dg.DagsterInstance, tmp_path: Path
+def test_games_are_a_month_a_url_a_file_or_a_dump(
+    root: Path,
+    server: Server,
+    instance: dg.DagsterInstance,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = zstandard.compress(random_pgn(2).encode())
     for name, hashed in (("01", {}), ("02", {"sha256": "0" * 64})):
@@ -161,6 +73,7 @@ def test_games_are_a_month_an_address_a_file_or_a_dump(
         for games, says in (
             (str(other), "has the same name"),
             ("nosuch", "there is no dump 'nosuch'"),
+            ("README.md", "there is no dump 'README.md'"),
             (str(tmp_path / "nosuch.pgn"), "there is no file"),
             ("/etc/passwd", "must be a PGN file"),
             (f"{server.url}/games", "must be a PGN file"),
@@ -170,9 +83,11 @@ def test_games_are_a_month_an_address_a_file_or_a_dump(
         ):
             assert says in find(games)
 
+    monkeypatch.chdir(REPOSITORY)  # where README.md is a file
     job = dg.GraphDefinition(name="job", node_defs=[take]).to_job()
     assert job.execute_in_process(instance=instance).success
     assert (root / "dumps" / f"{MONTH_PREFIX}2013-01.pgn.zst").read_bytes() == data
+    assert not (root / "dumps" / "README.md").exists()
     assert sorted(instance.get_dynamic_partitions("dumps")) == [
         f"{MONTH_PREFIX}2013-01", "my games", "small",
     ]  # fmt: skip
@@ -182,9 +97,9 @@ def test_games_are_a_month_an_address_a_file_or_a_dump(
 
 
 def look(instance: dg.DagsterInstance, cursor: str | None) -> tuple[list[str], str | None]:
-    """Let the sensor look once; store its events, and return what they are and its cursor."""
+    """Run the sensor once and store its events; return a line for each, and the cursor."""
     context = dg.build_sensor_context(instance=instance, cursor=cursor)
-    found = command_line_results(context, datasets=Datasets())
+    found = datasets_folder(context, datasets=Datasets())
     assert isinstance(found, dg.SensorResult)
     said = []
     for event in found.asset_events:
@@ -195,6 +110,14 @@ def look(instance: dg.DagsterInstance, cursor: str | None) -> tuple[list[str], s
     return said, found.cursor
 
 
+def test_new_dumps_become_partitions(root: Path, instance: dg.DagsterInstance) -> None:
+    (root / "sample").mkdir()
+    for name in ("dumps/notes.txt", "dumps/other.pgn", "sample/games.pgn"):
+        (root / name).write_text("x")
+    assert look(instance, None) == ([], "[]")
+    assert set(instance.get_dynamic_partitions("dumps")) == {"small", "other", "sample"}
+
+
 def test_results_of_the_command_line_are_recorded_once(
     made: Made, root: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -202,19 +125,21 @@ def test_results_of_the_command_line_are_recorded_once(
         shutil.copytree(made.datasets / name, root / name)
     (network,) = (path.name for path in (root / "checkpoints").iterdir() if path.is_dir())
     shutil.copytree(root / "positions" / "small", root / "positions" / "of-no-dump")
-    for name in ("me", "unfinished"):
+    for name in ("me", "recorded", "unfinished"):
         shutil.copytree(root / "checkpoints" / network, root / "checkpoints" / name)
-    (root / "checkpoints" / "me" / "imitation").mkdir()
+        (root / "checkpoints" / name / "imitation").mkdir()
+    path = {"path": dg.MetadataValue.path(root / "checkpoints" / "recorded")}
+    instance.report_runless_asset_event(dg.AssetMaterialization("imitation", metadata=path))
     card = root / "checkpoints" / "unfinished" / "checkpoint.json"
     card.write_text(card.read_text().replace('"finished": true', '"finished": false'))
     (joined,) = (path.name for path in (root / "training_sets").iterdir() if path.is_dir())
-    for seconds, wanted in ((-1000.0, 0), (1000.0, 6)):  # first they may still be copied
-        for name in ("manifest", "training_set", "checkpoint", "report"):
-            for file in root.rglob(f"{name}.json"):
-                set_age(file, seconds)
-        context = dg.build_sensor_context(instance=instance)
-        found = command_line_results(context, datasets=Datasets())
-        assert len(found.asset_events) == wanted  # type: ignore[union-attr]
+    names = ("manifest", "training_set", "checkpoint", "report")
+    results = [file for name in names for file in root.rglob(f"{name}.json")]
+    for file in results:
+        set_age(file, -1000.0)
+    assert look(instance, None)[0] == [], "they may still be copied"
+    for file in results:
+        set_age(file, 1000.0)
     create_run_for_test(instance, job_name="x", status=DagsterRunStatus.STARTED)
     said, cursor = look(instance, None)
     assert sorted(said) == [

@@ -1,4 +1,4 @@
-"""The sensor `command_line_results`: results that the command line wrote appear on asset pages."""
+"""The sensor `datasets_folder`: list new dumps, and show results of the command line in the UI."""
 
 import json
 import time
@@ -11,11 +11,15 @@ from engine.json_files import parse_json
 from model.card import CARD_FILE
 from pipeline.dataset.dataset import TRAINING_SET
 from pipeline.dataset.files.columns import MANIFEST
-from pipeline.defs.jobs import SETTLE_SECONDS, UNFINISHED, register
 from pipeline.defs.pages.metadata import describe_accuracy, describe_place, link_page
 from pipeline.defs.resources import Datasets
+from pipeline.defs.steps import DUMPS
 from pipeline.evaluation.runs import list_runs
 
+FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = [status for status in dg.DagsterRunStatus if status not in FINISHED]
+SETTLE_SECONDS = 30.0
+"""A file that has not changed for this many seconds counts as completely copied."""
 Event = dg.AssetMaterialization | dg.AssetObservation
 PATTERNS = (
     ("positions", f"positions/*/{MANIFEST}"),
@@ -30,17 +34,16 @@ PATTERNS = (
 @dg.sensor(
     minimum_interval_seconds=30,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Record datasets, checkpoints and reports of the command line as materializations. "
-    "Launches no runs.",
+    description="Add a partition of `dump` for each new file in datasets/dumps/, and record "
+    "datasets, checkpoints and reports of the command line as materializations. Launches no runs.",
 )
-def command_line_results(
-    context: dg.SensorEvaluationContext, datasets: Datasets
-) -> dg.SensorResult:
-    """Record each version of a result once, unless a run has materialized it.
+def datasets_folder(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.SensorResult:
+    """Add partitions for new dumps, and record each version of a result unless a run has done so.
 
     The cursor lists the results that were looked at. Results that a run may still be writing wait
     until it has ended.
     """
+    dumps = register(context.instance, datasets)
     found = {}
     for asset, pattern in PATTERNS:
         for file in datasets.path.glob(pattern):
@@ -49,19 +52,26 @@ def command_line_results(
     seen = set(json.loads(context.cursor or "[]")) & found.keys()
     new = {name: found[name] for name in found.keys() - seen}
     limit = find_quiet_time(context.instance) if new else 0.0
-    register(context.instance, datasets)
     events = []
     for name, (written, asset, file) in sorted(new.items(), key=lambda item: item[1]):
         if written < limit:
             seen.add(name)
             if not is_recorded(context.instance, asset, file.parent, written):
                 events += describe_result(datasets, asset, file)
-    names = ", ".join(str(event.metadata["path"].value) for event in events)
+    names = dumps + [str(event.metadata["path"].value) for event in events]
     return dg.SensorResult(
         asset_events=events,
         cursor=json.dumps(sorted(seen)),
-        skip_reason=f"new results: {names or 'none'}",
+        skip_reason=f"new dumps and results: {', '.join(names) or 'none'}",
     )
+
+
+def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
+    """Add a partition for each new dump, and return the new keys."""
+    new = sorted(set(datasets.dumps()) - set(instance.get_dynamic_partitions(DUMPS)))
+    if new:
+        instance.add_dynamic_partitions(DUMPS, new)
+    return new
 
 
 def find_quiet_time(instance: dg.DagsterInstance) -> float:
@@ -73,11 +83,17 @@ def find_quiet_time(instance: dg.DagsterInstance) -> float:
 
 
 def is_recorded(instance: dg.DagsterInstance, asset: str, folder: Path, written: float) -> bool:
-    """Return whether a folder was materialized after its result was written."""
-    records = instance.fetch_materializations(dg.AssetKey(asset), limit=1000).records
-    events = [it.asset_materialization for it in records if it.timestamp >= written]
-    paths = [event.metadata.get("path") for event in events if event]
-    return any(path is not None and path.value == str(folder) for path in paths)
+    """Return whether a folder was materialized after its result was written.
+
+    Checkpoints are made by two assets.
+    """
+    for name in (asset, "imitation") if asset == "checkpoint" else (asset,):
+        for record in instance.fetch_materializations(dg.AssetKey(name), limit=1000).records:
+            assert record.asset_materialization is not None
+            path = record.asset_materialization.metadata.get("path")
+            if record.timestamp >= written and path is not None and path.value == str(folder):
+                return True
+    return False
 
 
 def describe_result(datasets: Datasets, asset: str, file: Path) -> list[Event]:
