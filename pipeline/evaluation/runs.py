@@ -23,8 +23,6 @@ from pipeline.storage.preflight import require_folder
 from pipeline.training.train import count_positions, list_datasets
 
 Run = dict[str, str]
-MAX_CURVES = 6
-"""Maximum number of checkpoints whose curves are drawn: as many as there are colors."""
 
 
 def list_runs(*folders: Path) -> list[Run]:
@@ -69,10 +67,14 @@ def write_runs(runs: Sequence[Run], page: Path) -> None:
         for run in runs
         if run["kind"] == "checkpoint" and (entries := read_metrics(Path(run["path"])))
     }
-    drawn = dict(list(curves.items())[:MAX_CURVES])
-    left_out = len(curves) - len(drawn)
-    drawing = safe(charts.draw_training(drawn)) if drawn else ""
-    content = render("runs.html", title="Runs", runs=runs, curves=drawing, left_out=left_out)
+    drawn = dict(list(curves.items())[: len(charts.SERIES)])  # one color for each
+    content = render(
+        "runs.html",
+        title="Runs",
+        runs=runs,
+        curves=safe(charts.draw_training(drawn)) if drawn else "",
+        left_out=len(curves) - len(drawn),
+    )
     publish_bytes(page.parent, page.name, content)
 
 
