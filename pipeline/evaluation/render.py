@@ -124,16 +124,16 @@ def publish_result(
 
 def reports_text(found: Row) -> str:
     """Return a Markdown table with a row per report, with differences from the first."""
-    heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)"
+    heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|difference of top-1 (95 %)"
     rows, gains = [], [None, *found["differences"]]
     for name, report, gain in zip(found["names"], found["reports"], gains, strict=True):
         figures = [report[figure] for figure in ("top3", "top5", "cross_entropy", "value_brier")]
         cells = ["-" if figure is None else f"{figure:.4f}" for figure in figures]
         top1 = f"{report['top1']:.4f} ({_format_interval(report, '.4f')})"
-        less = ""
+        difference = ""
         if gain is not None:
-            less = f"{gain['top1_difference']:+.4f} ({_format_interval(gain, '+.4f')})"
-        rows.append((name, top1, *cells, less))
+            difference = f"{gain['top1_difference']:+.4f} ({_format_interval(gain, '+.4f')})"
+        rows.append((name, top1, *cells, difference))
     return markdown(heads, rows)
 
 

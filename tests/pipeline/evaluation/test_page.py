@@ -36,7 +36,8 @@ def hostile_game(seed: int) -> str:
     """Return a random game with scripts and markup in its players, event and site."""
     escaped = HOSTILE.replace('"', '\\"')
     tags = f'[White "{escaped}"]\n[Black "{seed}{escaped}"]\n'
-    text = random_game(seed, 20).replace("Rated Rapid game", f"</style>{escaped}")
+    event = f"Rated </style> https://lichess.org/tournament/x{escaped}"
+    text = random_game(seed, 20).replace("Rated Rapid game", event)
     site = (
         "https://lichess.org/",
         "javascript:alert(1)//",
@@ -126,6 +127,8 @@ def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
             assert board.is_legal(chess.Move.from_uci(row["chosen"]))
             assert 0 <= row["played_probability"] <= row["chosen_probability"] + 1e-5
             assert row["white"] == HOSTILE[:80]
+            assert row["event"].startswith("Rated </style>")
+            assert "https:" not in row["event"]
     assert all(row["rank"] > 1 for row in boards["sure_and_wrong"])
     sure = [row["chosen_probability"] for row in boards["sure_and_wrong"]]
     assert sure == sorted(sure, reverse=True)
