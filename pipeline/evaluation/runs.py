@@ -20,7 +20,7 @@ from pipeline.storage.job_folder import (
     is_of,
 )
 from pipeline.storage.preflight import require_folder
-from pipeline.training.train import count_positions, list_datasets
+from pipeline.training.train import list_datasets
 
 Run = dict[str, str]
 
@@ -94,7 +94,7 @@ def _describe(file: Path, describe: Callable[[Path, Any], Run]) -> Run:
 
 def _describe_checkpoint(_: Path, card: Mapping[str, Any]) -> Run:
     metrics, minutes = card["metrics"], card["seconds"] / 60
-    length = f"{card['step']:,} steps, {count_positions(dict(card)):,} positions, {minutes:.1f} min"
+    length = f"{card['step']:,} steps, {card['positions']:,} positions, {minutes:.1f} min"
     accuracy = "not validated"
     if "validation_top1" in metrics:
         accuracy = f"top-1 {100 * metrics['validation_top1']:.1f} % in validation"
