@@ -32,7 +32,7 @@ from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.datasets import random_game
 
-GAMES = 20
+GAMES = 40
 
 
 @pytest.fixture(scope="module")
