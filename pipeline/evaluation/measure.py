@@ -291,9 +291,11 @@ def board_row(batch: Batch, at: int, figures: Mapping[str, Any]) -> dict[str, An
     choice = _describe_choice(board, figures, "")
     if "reference_choice" in figures:
         choice["reference"] = _describe_choice(board, figures, "reference_")
-    shown = {name: row[name] for name in ("game", *KNOWN_COLUMNS)}
-    shown = {name: None if BATCH_SENTINELS.get(name) == n else n for name, n in shown.items()}
-    return {"fen": board.fen(), "played": played.uci(), **choice, **shown}
+    known = {
+        name: None if BATCH_SENTINELS.get(name) == row[name] else row[name]
+        for name in ("game", *KNOWN_COLUMNS)
+    }
+    return {"fen": board.fen(), "played": played.uci(), **choice, **known}
 
 
 def _describe_choice(board: chess.Board, figures: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def choose_by_band(table: "pl.DataFrame", count: int) -> list[int]:
     band_R = rating_band(table["elo"].to_numpy(), EDGES)
     order_R = np.lexsort((chance_R, band_R))
     bands = (order_R[band_R[order_R] == band][:count] for band in range(len(CENTERS)))
-    return np.concatenate(list(bands)).tolist()
+    chosen: list[int] = np.concatenate(list(bands)).tolist()
+    return chosen
 
 
 def measure_matrix(
