@@ -1,18 +1,14 @@
 """`python -m benchmarks WHAT`: measure the speed of this machine."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from benchmarks import batches, ingest, scale, search
-from pipeline.cli.progress import bar
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.samples.shipped import SAMPLE_DUMP
 from pipeline.storage.tables import plain_text, text_table
-
-Measure = Callable[..., dict[str, Any]]
 
 
 @click.command(context_settings={"show_default": True})
@@ -33,15 +29,15 @@ Measure = Callable[..., dict[str, Any]]
 def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
     """Measure the speed of ingest, batches or search, or the memory of ingest (scale)."""
     config = IngestConfig(planes=planes, history=history)
-    measures: dict[str, tuple[Measure, tuple[Any, ...]]] = {
-        "ingest": (ingest.measure, (pgn, config)),
-        "batches": (batches.measure, (pgn,)),
-        "search": (search.measure, ()),
-        "scale": (scale.measure, (pgn, config, largest)),
-    }
-    measure, arguments = measures[what]
-    with bar(what) as progress:
-        result = measure(*arguments, progress=progress)
+    match what:
+        case "ingest":
+            result = ingest.measure(pgn, config)
+        case "batches":
+            result = batches.measure(pgn)
+        case "search":
+            result = search.measure()
+        case _:
+            result = scale.measure(pgn, config, largest)
     values = {name: value for name, value in result.items() if not isinstance(value, list)}
     print(plain_text(values))  # noqa: T201
     for rows in (value for value in result.values() if isinstance(value, list)):

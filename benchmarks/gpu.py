@@ -1,9 +1,10 @@
 """Check and measure this machine's GPU: `make gpu`, or `python -m benchmarks.gpu`.
 
-The tests marked `gpu` come first, then the speed of preparing batches, of training by preset and
-batch size, of evaluation and of search. A line is printed for each result, and all of them at the
-end as a Markdown table for docs/benchmarks.md. What has no time left is skipped, and the table says
-so. Without a GPU, the same code runs on the processor with small sizes, to show that it works.
+The tests marked `gpu` come first, then the speed of training by preset and batch size, of preparing
+batches, of search and of evaluation. A line is printed for each result, and all of them at the end
+as a Markdown table for docs/benchmarks.md. Measurements without time left are skipped, and the
+table says so. Without a GPU, the same code runs on the processor with small sizes, to show that it
+works.
 """
 
 import platform
@@ -12,9 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -41,17 +44,16 @@ from pipeline.training.train import select_columns, train_on
 
 MINUTES = 8.0
 PRESETS = ("fianchetto-human", "fianchetto-m")
-"""Presets to train; those with blocks of attention are added."""
+"""Presets to train; on a GPU, those with attention blocks are added."""
 SECONDS = 3.0
-"""Time of one measurement, after its warm-up."""
-SHOWN = ("positions_per_second", "data_wait")
+"""Time of one measurement, after its warm-up steps."""
 WARM_UP_STEPS, BETWEEN_WAITS = 8, 5
-"""Steps before a measurement, among them the capture, and between two waits for the device."""
+"""Steps before a measurement, graph capture included, and between two waits for the device."""
 
 
 @dataclass
 class Report:
-    """The results so far; `ends` is the time by which the last one must have begun."""
+    """The results so far; no measurement begins that would end after `ends`."""
 
     ends: float
     rows: list[tuple[str, str, str]] = field(default_factory=list)
@@ -60,7 +62,7 @@ class Report:
         self, what: str, how: str, seconds: float, measure: Callable[..., str], *args: Any
     ) -> None:
         """Measure something that takes about `seconds`, unless no time is left for it."""
-        say(f"{what}, {how} ...")
+        click.echo(f"{what}, {how} ...")
         figure = "skipped: no time left"
         if time.perf_counter() + seconds < self.ends:
             try:
@@ -70,17 +72,12 @@ class Report:
             except (RuntimeError, UserError) as error:  # the others are still measured
                 figure = f"failed: {error}".partition("\n")[0]
         self.rows.append((what, how, figure))
-        say(f"{what}, {how}: {figure}")
+        click.echo(f"{what}, {how}: {figure}")
 
     def table(self) -> str:
         """Return the results as Markdown."""
         head = ["| what | how | result |", "|---|---|---|"]
         return "\n".join(head + [f"| {' | '.join(row)} |" for row in self.rows])
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    print(line, flush=True)  # noqa: T201
 
 
 def wait_for(device: torch.device) -> None:
@@ -90,13 +87,13 @@ def wait_for(device: torch.device) -> None:
 
 
 def describe(device: torch.device) -> str:
-    """Return the names of the machine's parts."""
+    """Return the GPU or processor, the number of cores, and torch's version."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return f"{name}, {count_cores()} cores, torch {torch.__version__}"
 
 
 def run_tests(device: torch.device) -> str:
-    """Run the tests of this device's path, and return their last line."""
+    """Run this device's tests, and return the last line of pytest's output."""
     words = ["tests/model/test_gpu.py", "tests/model/data/test_prefetch.py", "-m", "gpu"]
     if device.type == "cpu":
         words = ["tests/model/training/test_graphs.py"]
@@ -106,7 +103,7 @@ def run_tests(device: torch.device) -> str:
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None
         for line in tests.stdout:
-            say(line.rstrip())
+            click.echo(line.rstrip())
             last = line.strip(" =\n") or last
     return last
 
@@ -155,12 +152,13 @@ def whole_training(config: TrainConfig, positions: Path, out: Path) -> str:
     """Train as the command does; return the speed and the share of time waiting for batches."""
     train_on([positions], PRESETS[0], config, out)
     lines = [line for line in read_metrics(out) if "data_wait" in line][-3:]
-    speed, wait = (mean(line[name] for line in lines) for name in SHOWN)
+    names = ("positions_per_second", "data_wait")
+    speed, wait = (mean(line[name] for line in lines) for name in names)
     return f"{speed:,.0f} positions/s, waiting for batches {wait:.1%}, loss {lines[-1]['loss']:.3f}"
 
 
 def evaluation_rate(device: torch.device, batch: Batch, graphs: bool) -> str:
-    """Evaluate a batch again and again, and return the speed."""
+    """Evaluate the same batch repeatedly, and return the speed."""
     evaluator = NetworkEvaluator(build(preset(PRESETS[0]), 0), device=device.type)
     evaluator.graphs = evaluator.graphs if graphs else None
     for _ in range(5):
@@ -174,16 +172,20 @@ def evaluation_rate(device: torch.device, batch: Batch, graphs: bool) -> str:
 
 def search_rate(device: str, processes: int, games: int) -> str:
     """Search in several processes at once, and return the sum of their speeds."""
-    words = [sys.executable, "-m", "benchmarks.gpu", "--search", device, "--games", str(games)]
-    started = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
-    answers = [process.communicate()[0] for process in started]
-    if not all(answers):
-        return "failed: a process ended without an answer"
-    return f"{sum(map(float, answers)):,.0f} simulations/s"
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        rates = pool.map(search_alone, [device] * processes, [games] * processes)
+        return f"{sum(rates):,.0f} simulations/s"
+
+
+def search_alone(device: str, games: int) -> float:
+    """Return the simulations per second of this process."""
+    torch.set_num_threads(1)
+    evaluate = NetworkEvaluator(build(preset(PRESETS[0]), 0), device=device)
+    return tree_rate(10, games, evaluate, time.perf_counter)
 
 
 def ingest_sample(out: Path) -> str:
-    """Make a dataset of the bundled games; compiles kernels where that was not done before."""
+    """Make a dataset of the bundled games; compiles kernels that are not cached yet."""
     began = time.perf_counter()
     manifest = ingest([str(SAMPLE_DUMP)], out, IngestConfig(planes="compact", val_share=0.0))
     rows, seconds = sum(manifest["positions"].values()), time.perf_counter() - began
@@ -235,24 +237,17 @@ def measure(report: Report, device: torch.device, folder: Path) -> None:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--minutes", default=MINUTES, help="Minutes after which no measurement begins.")
-@click.option("--search", hidden=True, help="Search on this device, and print the speed.")
-@click.option("--games", default=1, hidden=True)
-def main(minutes: float, search: str | None, games: int) -> None:
+def main(minutes: float) -> None:
     """Check and measure this machine's GPU."""
-    if search is not None:
-        torch.set_num_threads(1)
-        evaluate = NetworkEvaluator(build(preset(PRESETS[0]), 0), device=search)
-        say(f"{tree_rate(10, games, evaluate, time.perf_counter)}")
-        return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(1)
-        say("torch sees no GPU: what follows shows that the code works, and no speed of a GPU")
-    say(describe(device))
+        click.echo("torch finds no GPU: this run only shows that the code works")
+    click.echo(describe(device))
     report = Report(time.perf_counter() + 60 * minutes)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         measure(report, device, Path(folder))
-    say(f"\n{describe(device)}\n\n{report.table()}")
+    click.echo(f"\n{describe(device)}\n\n{report.table()}")
     if any("failed" in figure for _, _, figure in report.rows):
         raise SystemExit(1)
 

@@ -18,25 +18,29 @@ import pyarrow.parquet as pq
 from benchmarks import one_core
 from engine.encoding.planes import PLANE_BYTES, label_of
 from engine.encoding.views import LAST_MOVES
-from engine.progress import Progress, Tick, silent
 from pipeline.dataset.files.columns import PLANE_COLUMNS, schema
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
-BESIDE_BYTES = 16 << 20
+COMPARED_BYTES = 16 << 20
 """Bytes of PGN that both pipelines read: 7,000 games, one or two minutes for python-chess."""
 TURNS = 3
 """Number of runs; the fastest counts, since machines are shared."""
 
 
-def _timed(pgn: Path, config: IngestConfig) -> tuple[float, dict[str, Any]]:
-    """Ingest a dump into a temporary folder in this process; return seconds and the manifest."""
-    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        began = time.perf_counter()
-        manifest = ingest([str(pgn)], Path(folder), config, workers=1)
-        return time.perf_counter() - began, manifest
+def _ingest_rate(pgn: Path, config: IngestConfig, turns: int) -> tuple[float, dict[str, Any]]:
+    """Ingest a dump in this process; return positions per second of the fastest run, and the
+    manifest.
+    """
+    seconds = []
+    for _ in range(turns):
+        with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
+            began = time.perf_counter()
+            manifest = ingest([str(pgn)], Path(folder), config, workers=1)
+            seconds.append(time.perf_counter() - began)
+    return manifest["positions"]["total"] / min(seconds), manifest
 
 
 def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -100,56 +104,41 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def beside_schema(history: int) -> pa.Schema:
-    """Return the schema that `_python_chess` writes: a shard's, with the planes as bytes."""
-    stored = len(PLANE_COLUMNS["all"])
-    fields = list(schema("all", LAST_MOVES[:history]))[stored:]
-    return pa.schema([pa.field("planes", pa.binary(PLANE_BYTES), False), *fields])
-
-
-def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
+def _python_chess_rate(text: bytes, out: Path, history: int) -> float:
     """Write the same columns with read_game, loops over planes, and pyarrow.
 
-    Return seconds and positions. For simplicity and speed, castling is stored as a count, and the
-    moves of both sides are in one view.
+    Return positions per second. For simplicity and speed, castling is stored as a count, and the
+    moves of both sides are in one view. The planes are one column of bytes.
     """
-    began = time.perf_counter()
+    began, planes = time.perf_counter(), pa.field("planes", pa.binary(PLANE_BYTES), False)
+    others = list(schema("all", LAST_MOVES[:history]))[len(PLANE_COLUMNS["all"]) :]
     rows: list[dict[str, Any]] = []
     stream = io.StringIO(text.decode("utf-8", "replace"))
     for number, game in enumerate(iter(lambda: chess.pgn.read_game(stream), None)):
         rows.extend(_rows_of_game(game, number))
-    table = pa.Table.from_pylist(rows, schema=beside_schema(history))
-    pq.write_table(table, out / "beside.parquet", compression="zstd")
-    return time.perf_counter() - began, len(rows)
+    table = pa.Table.from_pylist(rows, schema=pa.schema([planes, *others]))
+    pq.write_table(table, out / "python-chess.parquet", compression="zstd")
+    return len(rows) / (time.perf_counter() - began)
 
 
-def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dict[str, Any]:
+def measure(pgn: Path, config: IngestConfig) -> dict[str, Any]:
     """Measure ingest on one core, and python-chess on the first games of the dump.
 
     `ratio_python_chess` compares both on the same games; `positions_per_second` covers the whole
     dump.
     """
-    beside = bytes(next(read_chunks([Source(str(pgn))], BESIDE_BYTES)).text)
+    text = bytes(next(read_chunks([Source(str(pgn))], COMPARED_BYTES)).text)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
-        same.write_bytes(beside)
-        _timed(same, config)  # warm-up: compile, or load compiled code from the cache
-        progress(Tick(1, 3, "stages"))
-        same_seconds, same_manifest = min(
-            (_timed(same, config) for _ in range(TURNS)), key=lambda run: run[0]
-        )
-        seconds, manifest = min((_timed(pgn, config) for _ in range(2)), key=lambda run: run[0])
-        progress(Tick(2, 3, "stages"))
-        chess_seconds, chess_positions = _python_chess(beside, Path(folder), config.history)
-    progress(Tick(3, 3, "stages"))
-    positions = manifest["positions"]["total"]
-    same_rate = same_manifest["positions"]["total"] / same_seconds
-    chess_rate = chess_positions / chess_seconds
+        same.write_bytes(text)
+        _ingest_rate(same, config, 1)  # warm-up: compile, or load compiled code from the cache
+        same_rate, _ = _ingest_rate(same, config, TURNS)
+        rate, manifest = _ingest_rate(pgn, config, 2)
+        chess_rate = _python_chess_rate(text, Path(folder), config.history)
     return {
         "games": manifest["games"]["read"],
-        "positions": positions,
-        "seconds": round(seconds, 3),
-        "positions_per_second": round(positions / seconds),
+        "positions": manifest["positions"]["total"],
+        "positions_per_second": round(rate),
         "same_games_positions_per_second": round(same_rate),
         "python_chess_positions_per_second": round(chess_rate),
         "ratio_python_chess": round(same_rate / chess_rate, 1),

@@ -9,12 +9,12 @@ a draw counts as half a win, and Stockfish's levels are fixed. The 95 % interval
 bootstrap over pairs of games with the same opening.
 """
 
-import argparse
 import json
 import re
 from itertools import pairwise
 from pathlib import Path
 
+import click
 import numpy as np
 
 from pipeline.matches.arena import play_matches
@@ -30,6 +30,8 @@ LEVELS = {
     2600: (1600,),
 }
 Results = list[tuple[str, str, list[int]]]
+"""Each match's players, and its counts of game pairs by points of the first player: 0, 1/2, 1, 3/2
+and 2."""
 
 
 def side_of(rating: int) -> SideConfig:
@@ -41,26 +43,6 @@ def stockfish(level: int, command: str) -> SideConfig:
     """Return Stockfish as a player limited to a UCI_Elo level."""
     options = ("UCI_LimitStrength=true", f"UCI_Elo={level}", "Hash=16")
     return SideConfig(who=f"uci:{command}", nodes=20_000, options=options)
-
-
-def play(out: Path, games: int, command: str) -> None:
-    """Play the matches that `out` does not have yet."""
-    pairings = [(side_of(high), side_of(low)) for low, high in pairwise(RATINGS)]
-    pairings += [
-        (side_of(rating), stockfish(level, command))
-        for rating, levels in LEVELS.items()
-        for level in levels
-    ]
-    play_matches(pairings, ArenaConfig(games=games), out)
-
-
-def read(out: Path) -> Results:
-    """Return each match's players and its counts of game pairs by points of the first player.
-
-    The points of a pair are 0, 1/2, 1, 3/2 and 2.
-    """
-    summaries = [json.loads(path.read_text()) for path in sorted(out.glob("*/summary.json"))]
-    return [(one["a"], one["b"], one["pairs"]) for one in summaries]
 
 
 def fit(results: Results) -> dict[str, float]:
@@ -85,8 +67,22 @@ def fit(results: Results) -> dict[str, float]:
     return dict(zip(np.array(names)[free].tolist(), elo[free].tolist(), strict=True))
 
 
-def show(results: Results) -> None:
-    """Print each player's strength with its interval."""
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+@click.option("--games", default=20, help="Games of each match; 0 plays none.")
+@click.option("--stockfish", "command", default="stockfish")
+def main(out: Path, games: int, command: str) -> None:
+    """Play the matches that are not in --out yet; print each player's strength and interval."""
+    pairings = [(side_of(high), side_of(low)) for low, high in pairwise(RATINGS)]
+    pairings += [
+        (side_of(rating), stockfish(level, command))
+        for rating, levels in LEVELS.items()
+        for level in levels
+    ]
+    if games:
+        play_matches(pairings, ArenaConfig(games=games), out)
+    summaries = [json.loads(path.read_text()) for path in sorted(out.glob("*/summary.json"))]
+    results = [(one["a"], one["b"], one["pairs"]) for one in summaries]
     random, drawn = np.random.default_rng(0), []
     for _ in range(300):
         again = [
@@ -100,11 +96,4 @@ def show(results: Results) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--games", type=int, default=20, help="games of each match; 0 plays none")
-    parser.add_argument("--stockfish", default="stockfish")
-    given = parser.parse_args()
-    if given.games:
-        play(given.out, given.games, given.stockfish)
-    show(read(given.out))
+    main()

@@ -18,7 +18,6 @@ from typing import Any
 
 import psutil
 
-from engine.progress import Progress, Tick, silent
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
 from pipeline.errors import ConfigError, IngestError
@@ -90,9 +89,7 @@ def repeat_games(games: list[bytes], size: int) -> Iterator[bytes]:
         yield game
 
 
-def measure(
-    pgn: Path, config: IngestConfig, largest: int, progress: Progress = silent
-) -> dict[str, Any]:
+def measure(pgn: Path, config: IngestConfig, largest: int) -> dict[str, Any]:
     """Measure one worker on 10 MB and on `largest` bytes, then one worker and two on a file.
 
     Seconds are for the whole command. `start_seconds`, the time for a single game, is subtracted
@@ -110,7 +107,6 @@ def measure(
 
     start = _fastest(run_stream(len(games[0])) for _ in range(TURNS))["seconds"]
     small, large = _fastest(run_stream(SMALLEST) for _ in range(TURNS)), run_stream(largest)
-    progress(Tick(1, 2, "stages"))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         dump = Path(folder) / "stream.pgn"
         with dump.open("wb") as file:  # feeding a pipe would take time from two workers
@@ -119,7 +115,6 @@ def measure(
             [run_ingest(f"{n} workers", str(dump), config, n) for n in (1, 2)] for _ in range(TURNS)
         ]
     one, two = (_fastest(runs) for runs in zip(*turns, strict=True))
-    progress(Tick(2, 2, "stages"))
     small_rate, large_rate = (run["positions"] / (run["seconds"] - start) for run in (small, large))
     return {
         "start_seconds": start,

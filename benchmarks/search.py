@@ -1,11 +1,10 @@
-"""Benchmark tree search with a trivial evaluator, and self-play with a small network.
+"""Benchmark tree search with a trivial evaluator.
 
 Axes: G games.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from statistics import median
 from typing import Any
@@ -16,9 +15,7 @@ import numpy as np
 from benchmarks import one_core
 from engine.board.position import from_board
 from engine.evaluation.evaluator import Evaluator, uniform
-from engine.progress import Progress, Tick, silent
 from engine.search import Search, SearchConfig
-from engine.selfplay.generate import SelfPlayConfig, play_games
 
 SIMULATIONS = 32
 TREE_GAMES = 256
@@ -26,10 +23,6 @@ GAME_PLIES = 80
 """Half-moves after which a game is replaced by a new one."""
 WARM_UP_MOVES = 10
 """Moves before timing starts, to compile, touch memory and desynchronize the games."""
-SELFPLAY_GAMES = 128
-"""Games played at once, which is the batch size."""
-SELFPLAY_PLIES = 40
-"""Half-moves after which a self-play game is stopped, so that the batch stays full."""
 
 
 def tree_rate(
@@ -63,40 +56,12 @@ def tree_rate(
     return (search.simulations - before) / (clock() - began)
 
 
-def selfplay_rate(games: int, plies: int) -> float:
-    """Play games with a small untrained network on one thread.
-
-    Return moves per CPU-second, including recording.
-    """
-    import torch
-
-    from model.inference.evaluator import NetworkEvaluator
-    from model.network.network import build
-    from model.network.presets import preset
-
-    torch.set_num_threads(1)
-    row = replace(preset("fianchetto-xs"), name="fianchetto-2x32", width=32, blocks=2)
-    evaluator = NetworkEvaluator(build(row, seed=0), device="cpu", amp="off")
-    search = SearchConfig(simulations=SIMULATIONS, dirichlet_fraction=0.25)
-    for _ in play_games(evaluator, search, SelfPlayConfig(width=2, most_plies=2), games=2):
-        pass  # compiles
-    config, began = SelfPlayConfig(width=games, most_plies=plies), time.process_time()
-    moves = sum(len(game.labels) for game in play_games(evaluator, search, config, games=games))
-    return moves / (time.process_time() - began)
-
-
-def measure(
-    progress: Progress = silent, *, moves: int = 100, games: int = SELFPLAY_GAMES, rounds: int = 3
-) -> dict[str, Any]:
-    """Measure tree search, and self-play with a 2 x 32 network, on one core."""
+def measure(moves: int = 100, rounds: int = 3) -> dict[str, Any]:
+    """Measure tree search on one core."""
     with one_core():
         rate = median(tree_rate(moves, TREE_GAMES) for _ in range(rounds))
-        progress(Tick(1, 2, "stages"))
-        played = median(selfplay_rate(games, SELFPLAY_PLIES) for _ in range(rounds))
-    progress(Tick(2, 2, "stages"))
     return {
         "simulations": SIMULATIONS,
         "games": TREE_GAMES,
         "simulations_per_cpu_second": round(rate),
-        "selfplay_moves_per_cpu_second": round(played, 1),
     }

@@ -32,9 +32,6 @@ PADDING_LOG_PROBABILITY = -1e9
 """Log-probability of the padding after a row's last move."""
 
 
-_Row = tuple[int, NDArray[Any], NDArray[Any], int]
-
-
 class Fit(NamedTuple):
     """Inputs of the fit: R positions, with moves padded to the largest number M of legal moves."""
 
@@ -56,7 +53,7 @@ def collect(
     """Search `rows` random positions of a split; return those with a known rating and move."""
     columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
     batches = Batches([positions], split, batch_size=BATCH, columns=columns)
-    wanted, done, found = min(rows, batches.rows), 0, list[_Row]()
+    wanted, done, found = min(rows, batches.rows), 0, list[tuple[Any, ...]]()
     for batch in batches.sample(wanted):
         logits_BA, wdl_B3 = evaluator(batch["planes"], batch)
         for part, roots, results in search_rows(evaluator, batch, logits_BA, wdl_B3, simulations):
@@ -76,25 +73,21 @@ def collect(
         raise ConfigError(
             f"no position of {positions} has a known rating and move: use a dataset of rated games"
         )
-    return _pad(found)
+    ratings, policies, values, played = zip(*found, strict=True)
+    shape = len(found), max(map(len, policies))
+    policy_RM, values_RM = np.full(shape, PADDING_LOG_PROBABILITY), np.zeros(shape)
+    for row, moves in enumerate(map(len, policies)):
+        policy_RM[row, :moves], values_RM[row, :moves] = policies[row], values[row]
+    return Fit(np.array(ratings), policy_RM, values_RM, np.array(played))
 
 
-def _row(rating: int, label: int, root: HumanRoot, found: Root) -> _Row:
+def _row(rating: int, label: int, root: HumanRoot, found: Root) -> tuple[Any, ...]:
     """Return the rating, the moves' log-probabilities and values, and the played move's index."""
     labels = np.unique(found.labels)
     logits = root.logits[labels].astype(np.float64)
     logits -= logits.max()
     policy = logits - np.log(np.exp(logits).sum())
     return rating, policy, move_values(root, found)[labels], int(np.flatnonzero(labels == label)[0])
-
-
-def _pad(rows: list[_Row]) -> Fit:
-    ratings, policies, values, played = zip(*rows, strict=True)
-    shape = len(rows), max(map(len, policies))
-    policy_RM, values_RM = np.full(shape, PADDING_LOG_PROBABILITY), np.zeros(shape)
-    for row, moves in enumerate(map(len, policies)):
-        policy_RM[row, :moves], values_RM[row, :moves] = policies[row], values[row]
-    return Fit(np.array(ratings), policy_RM, values_RM, np.array(played))
 
 
 def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
@@ -135,9 +128,9 @@ def calibrate(
     checkpoint: Path,
     positions: Path,
     *,
-    split: str = "val",
-    rows: int = 8192,
-    simulations: int = 64,
+    split: str,
+    rows: int,
+    simulations: int,
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
@@ -151,31 +144,22 @@ def calibrate(
     from model.inference.evaluator import evaluator
     from model.inference.onnx_evaluator import find_export
 
-    if min(rows, simulations) < 1:
-        raise ConfigError("rows and simulations must be 1 or more")
-    weights = read_card(checkpoint)["files"]["weights"]["sha256"]
+    identity = read_card(checkpoint)["files"]["weights"]["sha256"]
     network = find_export(checkpoint) or evaluator(checkpoint)
     fit = collect(network, positions, split, rows, simulations, progress, stop)
     weights_K, sharpness_K = fit_correction(fit)
     strong_K = [one * more for one, more in zip(weights_K, STRENGTH_FACTORS, strict=True)]
-    entry = {
-        "simulations": simulations,
-        "likelihood": _curve(weights_K, sharpness_K),
-        "strength": _curve(strong_K, STRENGTH_SHARPNESS),
-    }
-    save_human_search(checkpoint, weights, entry)
+    entry: dict[str, Any] = {"simulations": simulations}
+    for aim, weights, sharpness in (
+        ("likelihood", weights_K, sharpness_K),
+        ("strength", [round(one, 3) for one in strong_K], list(STRENGTH_SHARPNESS)),
+    ):
+        entry[aim] = {"ratings": list(RATINGS), "weights": weights, "sharpness": sharpness}
+    save_human_search(checkpoint, identity, entry)
     return entry | {
         "positions": len(fit.ratings),
         "cross_entropy": cross_entropy(fit, [0.0] * len(RATINGS), [1.0] * len(RATINGS)),
         "searched_cross_entropy": cross_entropy(fit, weights_K, sharpness_K),
-    }
-
-
-def _curve(weights: Sequence[float], sharpness: Sequence[float]) -> dict[str, list[float]]:
-    return {
-        "ratings": list(RATINGS),
-        "weights": [round(one, 3) for one in weights],
-        "sharpness": list(sharpness),
     }
 
 

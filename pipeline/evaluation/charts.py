@@ -48,47 +48,40 @@ def draw_bars(
     """Draw a bar of top-1 for each row of each network, with its interval.
 
     `groups` has rows of the same bands for each network, by name. Bands with too few games for an
-    interval are skipped, unless there are no others. The axis covers the values, not 0 to 100
-    %. With `whole`, the top-1 of all rows, bars whose interval includes it are gray. With `on_page`
-    False, the chart has fixed colors and a fixed size.
+    interval are skipped, unless there are no others. The axis covers the values, not 0 to 100 %.
+    With `whole`, the top-1 of all rows, bars whose interval includes it are gray. Without
+    `on_page`, the chart has fixed colors and a fixed size.
     """
     groups = {
         name: [row for row in rows if row["top1_low"] is not None] or rows
         for name, rows in groups.items()
     }
     bands = next(iter(groups.values()))
-    thick = 0.84 / len(groups)
+    thick, places = 0.84 / len(groups), np.arange(len(bands))
+    classical = [row["hand_written_top1"] for row in bands]
+    ends = list(classical)
     figure, axes = _figure(0.75 + len(bands) * (0.14 + 0.17 * len(groups)), WIDTHS[on_page])
     for number, rows in enumerate(groups.values()):
         color = SERIES[number % len(SERIES)]
-        for place, row in enumerate(rows):
-            low, high = row["top1_low"], row["top1_high"]
+        for y, row in zip(places + (number - (len(groups) - 1) / 2) * thick, rows, strict=True):
+            top1, low, high = row["top1"], row["top1_low"], row["top1_high"]
             is_usual = whole is not None and (low is None or low <= whole <= high)
-            y = place + (number - (len(groups) - 1) / 2) * thick
-            axes.barh(y, row["top1"], 0.9 * thick, color=FAINT if is_usual else color)
+            axes.barh(y, top1, 0.9 * thick, color=FAINT if is_usual else color)
             if low is not None:
                 axes.plot((low, high), (y, y), color=INK, linewidth=1.3, solid_capstyle="butt")
             style: Any = {"va": "center", "fontsize": 8, "color": INK}
-            value = f"{100 * row['top1']:.1f}"
-            axes.annotate(value, (high or row["top1"], y), (4, 0), "data", "offset points", **style)
-    classical = [row["hand_written_top1"] for row in bands]
-    axes.plot(classical, range(len(bands)), "D", color=INK, markersize=3.5)
-    names = [f"{_plain(row['band'])}\n({row['positions']:,})" for row in bands]
-    axes.set_yticks(range(len(bands)), names)
+            beside = (high or top1, y)
+            axes.annotate(f"{100 * top1:.1f}", beside, (4, 0), "data", "offset points", **style)
+            ends += [top1, low or top1, high or top1]
+    axes.plot(classical, places, "D", color=INK, markersize=3.5)
+    axes.set_yticks(places, [f"{_plain(row['band'])}\n({row['positions']:,})" for row in bands])
     axes.set_ylim(len(bands) - 0.5, -0.5)
-    axes.set_xlim(*_limits([row for rows in groups.values() for row in rows]))
+    room = 0.15 * (max(ends) - min(ends)) + 0.01  # for the last number
+    axes.set_xlim(max(0.0, min(ends) - 0.03), max(ends) + room)
     axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %" if share < 1.01 else "")
     if len(groups) > 1:
         _add_legend(figure, groups)
     return _svg(figure, on_page)
-
-
-def _limits(rows: Sequence[Row]) -> tuple[float, float]:
-    """Return the ends of an axis for the values of rows, with room for a number on the right."""
-    names = ("top1", "top1_low", "top1_high", "hand_written_top1")
-    values = [row[name] for row in rows for name in names if row[name] is not None]
-    low, high = max(0.0, min(values) - 0.03), max(values)
-    return low, high + 0.15 * (high - low) + 0.01
 
 
 def _add_legend(figure: "Figure", names: Iterable[str]) -> None:
@@ -117,7 +110,8 @@ def draw_reliability(
     figure, axes = _figure(3.6, WIDTHS[True])
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=1)
     if before:
-        axes.plot(*_points(before), "D--", color=SECOND, markersize=3, label="before calibration")
+        points = [[row[name] for row in before] for name in ("expected", "score")]
+        axes.plot(*points, "D--", color=SECOND, markersize=3, label="before calibration")
         axes.legend(**LEGEND)
     for row in rows:
         x, y = row["expected"], row["score"]
@@ -126,13 +120,10 @@ def draw_reliability(
         beside = (5, -9 if y > 0.08 else 3)
         style: Any = {"textcoords": "offset points", "fontsize": 8, "color": INK}
         axes.annotate(f"{row['positions']:,}", (x, y), beside, **style)
-    axes.plot(*_points(rows), "o-", color=FIRST, markersize=4)
+    points = [[row[name] for row in rows] for name in ("expected", "score")]
+    axes.plot(*points, "o-", color=FIRST, markersize=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=xlabel, ylabel=ylabel)
     return _svg(figure)
-
-
-def _points(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
-    return [row["expected"] for row in rows], [row["score"] for row in rows]
 
 
 def draw_training(runs: Mapping[str, Sequence[Row]], *, on_page: bool = True) -> str:
@@ -230,16 +221,17 @@ def move_from_label(board: chess.Board, label: int, promotion: int = 0) -> chess
     return move
 
 
-def caption(row: Row, name: str = "the network", reference: str = "the reference") -> str:
+def caption(row: Row, name: str = "the network", reference: str = "") -> str:
     """Return a board's caption: the mover, the move played, and the networks' choices."""
     board = chess.Board(row["fen"])
     played = san(board, chess.Move.from_uci(row["played"]))
     number = f"{board.fullmove_number}{'.' if board.turn else '...'}{NBSP}"
     mover = "White" if board.turn else "Black"
     rating = f" ({row['elo']})" if row["elo"] else ""
-    networks = [(name, row)] + ([(reference, row["reference"])] if "reference" in row else [])
-    choices = [f"{who} {_describe_choice(board, choice, played)}" for who, choice in networks]
-    return f"{mover}{rating} played {number}{played}; {', '.join(choices)}"
+    choices = f"{name} {_describe_choice(board, row, played)}"
+    if "reference" in row:
+        choices += f", {reference} {_describe_choice(board, row['reference'], played)}"
+    return f"{mover}{rating} played {number}{played}; {choices}"
 
 
 def _describe_choice(board: chess.Board, choice: Row, played: str) -> str:
@@ -258,23 +250,23 @@ def san(board: chess.Board, move: chess.Move) -> str:
     return board.san(move) if board.is_legal(move) else move.uci()
 
 
-def _arrow(uci: str, color: str) -> "chess.svg.Arrow":
-    import chess.svg
-
-    move = chess.Move.from_uci(uci)
-    return chess.svg.Arrow(move.from_square, move.to_square, color=color)
-
-
 def board_svg(row: Row, size: int = 260) -> str:
-    """Return a board as SVG: a green arrow for the played move, and a blue one for the network's
-    first choice if it differs, an orange one for the reference's.
+    """Return a board as SVG, seen from the mover's side.
+
+    The played move has a green arrow. Different first choices have other colors: blue for the
+    network's, orange for the reference's.
     """
     import chess.svg
 
+    drawn = [(row["played"], HUMAN)]
+    drawn += [
+        (choice["chosen"], color)
+        for choice, color in ((row, NETWORK), (row.get("reference"), REFERENCE))
+        if choice is not None and choice["rank"] > 1
+    ]
+    arrows = [
+        chess.svg.Arrow(chess.parse_square(uci[:2]), chess.parse_square(uci[2:4]), color=color)
+        for uci, color in drawn
+    ]
     board = chess.Board(row["fen"])
-    arrows = [_arrow(row["played"], HUMAN)]
-    if row["rank"] > 1:
-        arrows.append(_arrow(row["chosen"], NETWORK))
-    if "reference" in row and row["reference"]["rank"] > 1:
-        arrows.append(_arrow(row["reference"]["chosen"], REFERENCE))
     return chess.svg.board(board, arrows=arrows, orientation=board.turn, size=size)

@@ -32,7 +32,6 @@ BAND_SLICES = {
     "legal moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
 }
 """Slices by bands of a number: its column, the boundaries between bands, the unit."""
-BASELINES = ("hand_written", "chance")
 IN_TRAIN = ("not in train", "in train too")
 """Names of the groups of positions that do not, and do, occur in the train split."""
 BINS = 10
@@ -62,10 +61,10 @@ def add_strata(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> dict[str, Rows]:
+def slices(table: pl.DataFrame) -> dict[str, Rows]:
     """Return the figures by rating, time control, phase, ply, clock, piece and kind of move.
 
-    With `in_train`, bool[R], also return them by whether the train split has the position.
+    With a column `in_train`, also return them by whether the train split has the position.
     """
     found = {
         "rating": _slice_by_number(table, "band", band_names(RATING_EDGES)),
@@ -77,9 +76,8 @@ def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> di
             group_figures(kind, rows) for kind in KINDS if len(rows := table.filter(pl.col(kind)))
         ],
     }
-    if in_train is not None:
-        placed = table.with_columns(place=in_train.astype(int))
-        found["in train"] = _slice_by_number(placed, "place", IN_TRAIN)
+    if "in_train" in table.columns:
+        found["in train"] = _slice_by_number(table, "in_train", IN_TRAIN)
     return found
 
 
@@ -127,28 +125,21 @@ def _mean_by_game(rows: pl.DataFrame, column: str, name: str) -> dict[str, float
     return dict(zip(names, mean, strict=True))
 
 
-def policy_reliability(table: pl.DataFrame) -> Rows:
-    """Bin rows by the first choice's probability; return its mean and the share of hits per bin."""
-    return _reliability(table, pl.col("choice_probability"), pl.col("rank") == 1)
+def reliability(table: pl.DataFrame, expected: str, observed: str) -> Rows:
+    """Bin rows by the column `expected`; return both means per bin, with 95 % intervals by game.
 
-
-def value_reliability(table: pl.DataFrame, expected: str = "expected") -> Rows:
-    """Bin rows by the expected score; return its mean and the mean actual score per bin."""
-    return _reliability(table.drop_nulls("score"), pl.col(expected), pl.col("score"))
-
-
-def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> Rows:
-    """Return the rows of a reliability diagram, with 95 % intervals by game."""
-    tenth = (expected * BINS).floor().clip(0, BINS - 1).cast(pl.Int8)
-    frame = table.select("game", expected=expected, observed=observed.cast(pl.Float64), tenth=tenth)
+    These are the rows of a reliability diagram. Rows without a known `observed` are skipped.
+    """
+    tenth = (pl.col(expected) * BINS).floor().clip(0, BINS - 1).cast(pl.Int8)
+    bins = table.drop_nulls(observed).with_columns(tenth=tenth).partition_by("tenth", as_dict=True)
     rows = []
-    for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):
-        score, game = group["observed"].to_numpy(), group["game"].to_numpy()
+    for (number,), group in sorted(bins.items()):
+        score, game = group[observed].cast(pl.Float64).to_numpy(), group["game"].to_numpy()
         mean, low, high = clustered_mean(score, game)
         if bool(((score == 0) | (score == 1)).all()):  # use Wilson's interval, which is in 0..1
             low, high = clustered_interval(score == 1, game) or (None, None)
-        row: dict[str, Any] = {"tenth": int(key[0]), "positions": len(group)}
-        row["expected"] = float(group["expected"].to_numpy().mean())
+        row: dict[str, Any] = {"tenth": number, "positions": len(group)}
+        row["expected"] = float(group[expected].to_numpy().mean())
         rows.append(row | {"score": mean, "low": low, "high": high})
     return rows
 
@@ -163,7 +154,7 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
     """Return the headline figures: the network's means, the interval of top-1, and baselines."""
     from model.metrics import summary
 
-    calibration = value_reliability(table)
+    calibration = reliability(table, "expected", "score")
     columns = ("rank", "nll", "legal_mass", "brier", "wdl_brier")
     means = summary({name: table[name].to_numpy() for name in columns})
     return {
@@ -180,65 +171,59 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def describe_accuracy(report: dict[str, Any]) -> dict[str, str]:
-    """Return the sentences `headline` and `compared` of a report."""
-    low, high = report["top1_low"], report["top1_high"]
-    interval = "" if low is None else f" (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
-    return {
-        "headline": f"{_find_moves(report)}{interval}.",
-        "compared": f"{_describe_measurement(report)}.",
-    }
-
-
-def describe_difference(
-    report: dict[str, Any], reference: dict[str, Any], gain: dict[str, Any]
+def describe(
+    report: dict[str, Any],
+    reference: dict[str, Any] | None = None,
+    gain: dict[str, Any] | None = None,
 ) -> dict[str, str]:
-    """Return the sentences `headline` and `compared` for a report beside that of a reference.
+    """Return the sentences `headline` and `compared` of a report.
 
-    `gain` is the result of `paired_difference`.
+    With a `reference`, another network's report, they compare the two; `gain` is their
+    `paired_difference`.
     """
+    low, high = report["top1_low"], report["top1_high"]
+    name = _capitalize(report["name"])
+    games = SEEN_PHRASES.get(report["seen_in_training"], "unseen games")
+    headline = f"{name} finds {100 * report['top1']:.1f} % of the moves of {games}"
+    if reference is None:
+        interval = "" if low is None else f" (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
+        return {"headline": f"{headline}{interval}.", "compared": _describe_rows(report)}
+    assert gain is not None
     points, low, high = (100 * (gain[f"top1_{end}"] or 0) for end in ("difference", "low", "high"))
     interval = "too few games for an interval"
     if gain["top1_low"] is not None:
         interval = f"{low:+.1f} to {high:+.1f}"
-    name, other = report["name"], reference["name"]
+    other, seen = reference["name"], REFERENCE_SEEN.get(reference["seen_in_training"])
     difference = f"{abs(points):.1f} points {'fewer' if points < 0 else 'more'} than {other}"
     chance = ", which may be chance" if low * high <= 0 else ""
-    counted = (
-        f"{capitalize(name)} finds {gain['gained']:,} moves that {other} misses, and misses "
-        f"{gain['lost']:,} that it finds"
+    compared = (
+        f"{name} finds {gain['gained']:,} moves that {other} misses, and misses {gain['lost']:,} "
+        f"that it finds. {_describe_rows(report)}"
     )
-    seen = REFERENCE_SEEN.get(reference["seen_in_training"])
-    trained = f" {capitalize(other)} {seen}." if seen else ""
     return {
-        "headline": f"{_find_moves(report)}, {difference}{chance} ({interval}).",
-        "compared": f"{counted}. {_describe_measurement(report)}.{trained}",
+        "headline": f"{headline}, {difference}{chance} ({interval}).",
+        "compared": f"{compared} {_capitalize(other)} {seen}." if seen else compared,
     }
 
 
-def _find_moves(report: dict[str, Any]) -> str:
-    """Return the main clause of a headline: the share of moves that the network finds."""
-    name, share = capitalize(report["name"]), f"{100 * report['top1']:.1f} %"
-    games = SEEN_PHRASES.get(report["seen_in_training"], "unseen games")
-    return f"{name} finds {share} of the moves of {games}"
-
-
-def _describe_measurement(report: dict[str, Any]) -> str:
-    """Return what was measured, and the baselines on the same positions."""
-    hand_written, chance = (f"{100 * report[f'{name}_top1']:.1f} %" for name in BASELINES)
+def _describe_rows(report: dict[str, Any]) -> str:
+    """Return a sentence on the measured positions and the baselines on them."""
+    hand_written, chance = (
+        f"{100 * report[f'{name}_top1']:.1f} %" for name in ("hand_written", "chance")
+    )
     other = ""
     if report["published"] is not None:
         name, share = report["published"]
         other = f"; {name} published {100 * share:.1f} % on its own games"
     return (
         f"Measured on {report['positions']:,} positions of {report['measured_on']}, where the "
-        f"hand-written player finds {hand_written}, and chance {chance}{other}"
+        f"hand-written player finds {hand_written}, and chance {chance}{other}."
     )
 
 
-def capitalize(name: str) -> str:
-    """Return a network's name for the start of a sentence: a leading "the" is capitalized."""
-    return name[:1].upper() + name[1:] if name.startswith("the ") else name
+def _capitalize(name: str) -> str:
+    """Capitalize a leading "the" for the start of a sentence; other names are of folders."""
+    return "The" + name[3:] if name.startswith("the ") else name
 
 
 def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
@@ -308,10 +293,11 @@ def page_details(table: pl.DataFrame) -> dict[str, Any]:
     `value_reliability_before` and `value_brier_before` describe the value before calibration. They
     are empty and None if the network was not calibrated.
     """
-    policy = policy_reliability(table)
+    hits = table.with_columns(hit=pl.col("rank") == 1)
+    policy = reliability(hits, "choice_probability", "hit")
     before, brier = [], None
     if "expected_before" in table.columns:
-        before = value_reliability(table, "expected_before")
+        before = reliability(table, "expected_before", "score")
         brier = table.select((pl.col("expected_before") - pl.col("score")).pow(2).mean()).item()
     return {
         "value_brier_before": brier,
@@ -319,7 +305,7 @@ def page_details(table: pl.DataFrame) -> dict[str, Any]:
         "value_calibration_error_before": calibration_error(before) if before else None,
         "policy_reliability": policy,
         "policy_calibration_error": calibration_error(policy),
-        "value_reliability": value_reliability(table),
+        "value_reliability": reliability(table, "expected", "score"),
         "baselines": baseline_rows(table),
     }
 

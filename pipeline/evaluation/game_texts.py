@@ -44,15 +44,12 @@ def read_texts(
             begin = ends[game - first] - row["length"]
             if row["source"] < len(sources) and (limit is None or begin < limit):
                 spans.setdefault(row["source"], {})[game] = (row["offset"], row["length"])
-    texts: dict[int, bytes] = {}
-    for source, spans_of in zip(
-        sources, (spans.get(number, {}) for number in range(len(sources))), strict=True
-    ):
-        if spans_of:
-            texts |= dict(_cut(read_dump(source) if isinstance(source, str) else source, spans_of))
-    return {
-        game: offset for spans_of in spans.values() for game, (offset, _) in spans_of.items()
-    }, texts
+    offsets, texts = dict[int, int](), dict[int, bytes]()
+    for number, found in spans.items():
+        source = sources[number]
+        offsets |= {game: offset for game, (offset, _) in found.items()}
+        texts |= dict(_cut(read_dump(source) if isinstance(source, str) else source, found))
+    return offsets, texts
 
 
 def read_dump(source: str, sample: Sample = WHOLE_INPUT) -> Iterator[bytes]:
@@ -105,6 +102,9 @@ def _parse_tags(text: bytes) -> dict[str, str]:
         return {}
     # python-chess does not unescape tag values
     values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}
+    values["Event"] = re.sub(
+        r" *https?://\S+", "", values["Event"]
+    )  # Lichess adds the tournament's
     found = {
         name.lower(): value[:MAX_TAG_CHARS]
         for name, value in values.items()

@@ -3,8 +3,8 @@
 Axes: B rows of a batch, R rows of a report, P planes, K piece types, A label (4096).
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import chess
 import numpy as np
@@ -19,7 +19,6 @@ from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import position_keys
-from pipeline.dataset.strata import RATING_EDGES, rating_band
 from pipeline.errors import ConfigError
 from pipeline.evaluation.charts import board_of, move_from_label
 
@@ -28,30 +27,24 @@ if TYPE_CHECKING:
 
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
-    from pipeline.evaluation.human_search import SearchedRows
-    from pipeline.evaluation.rating_matrix import BandSample
 
 PAWN, KING = 0, 5
 PHASE_PIECES = (10, 6)
 """Maximum number of knights, bishops, rooks and queens in the middlegame and in the endgame, as
 Lichess counts them."""
 BATCH = 1024
-CLOCK_COLUMNS = ("clock", "base", "increment")
-SLICE_COLUMNS = (
-    "castling",
-    "label",
-    "result",
-    "ply",
-    "plies",
-    "elo",
-    "opponent_elo",
-    "game",
-    *CLOCK_COLUMNS,
+KNOWN_COLUMNS = ("ply", "elo", "opponent_elo", "clock", "base", "increment")
+"""Columns of a dataset that are copied into the table."""
+COLUMNS = (
+    *("planes", "castling", "ep_file", "halfmove", "label", "promotion", "last_move"),
+    *("result", "plies", "game", *KNOWN_COLUMNS),
 )
-COLUMNS = ("planes", *SLICE_COLUMNS, "promotion", "last_move", "ep_file")
 COMMON_PLY, COMMON_CLOCK = 10, 30
 """First ply, and minimum seconds on the clock (if known), in most published results on human
 moves."""
+
+Search = Callable[[Batch, NDArray[np.float32], NDArray[np.float32]], dict[str, NDArray[Any]]]
+"""Searches a batch, given the network's logits and WDL, and returns further columns."""
 
 
 @settings(ConfigError)
@@ -74,17 +67,6 @@ class Rule:
         return f"{counted}; illegal moves are masked before ranking"
 
 
-def hide_players(batch: Batch) -> Batch:
-    """Return a copy of the batch with all ratings and clocks set to unknown."""
-    from model.network.encoder import STEPS
-
-    return batch | {
-        name: np.full_like(batch[name], steps.unknown)
-        for name, steps in STEPS.items()
-        if name in batch
-    }
-
-
 def select_counted(batch: Batch, rule: Rule) -> Batch:
     """Return the rows of a batch that the rule counts: those with a known move."""
     keep_B = (batch["ply"] >= rule.min_ply) & (batch["label"] != NO_LABEL)
@@ -96,37 +78,38 @@ def measure_rows(
     network: "NetworkEvaluator | OnnxEvaluator",
     rule: Rule,
     rows: int,
-    players: bool,
-    sample: "BandSample | None",
     progress: Progress,
+    *,
+    players: bool = True,
     factor: float | None = None,
-    searched: "SearchedRows | None" = None,
-) -> tuple["pl.DataFrame", "BoardSelection"]:
-    """Measure the counted rows; return them as a table, and the boards worth showing.
+    search: Search | None = None,
+) -> "pl.DataFrame":
+    """Measure the counted rows of `batches`, which have `rows` rows; return them as a table.
 
-    `sample` collects rows by rating band. `searched` searches the counted rows. Without `players`,
-    ratings and clocks are hidden from the network. `factor` is the calibration of the network's
-    value; with it, the column `expected_before` has the uncalibrated expected score. Raises
-    ConfigError if no row counts, or the network returns NaN or infinity.
+    Without `players`, ratings and clocks are hidden from the network. `factor` is the calibration
+    of the network's value; with it, the column `expected_before` has the uncalibrated expected
+    score. Raises ConfigError if no row counts, or the network returns NaN or infinity.
     """
     import polars as pl
 
     from engine.evaluation.handwritten import evaluate
     from model.metrics import rows as measured
+    from model.network.encoder import STEPS
 
-    tables, boards, done, labelled = [], BoardSelection(), 0, 0
+    tables, done = [], 0
+    hidden = {} if players else {name: steps.unknown for name, steps in STEPS.items()}
     for raw in batches:
-        done, labelled = done + len(raw["label"]), labelled + int((raw["label"] != NO_LABEL).sum())
-        batch = select_counted(raw, rule)
+        done, batch = done + len(raw["label"]), select_counted(raw, rule)
         if not len(batch["label"]):
             continue
-        shown = batch if players else hide_players(batch)
+        unknown = {name: value for name, value in hidden.items() if name in batch}
+        shown = batch | {name: np.full_like(batch[name], one) for name, one in unknown.items()}
         logits_BA, wdl_B3 = network(batch["planes"], shown)
         figures = measured(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
             why = "its training diverged, or its file is damaged: use another checkpoint"
             raise ConfigError(f"the network returned NaN or infinity: {why}")
-        columns: dict[str, NDArray[Any]] = {name: batch[name] for name in SLICE_COLUMNS}
+        columns: dict[str, NDArray[Any]] = {name: batch[name] for name in KNOWN_COLUMNS}
         columns["key"] = position_keys(batch["planes"], batch["castling"])
         columns["game"] = _game_ids(batch)
         columns |= figures | first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
@@ -134,26 +117,19 @@ def measure_rows(
             columns["expected_before"] = _undo_calibration(wdl_B3, factor)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns |= {f"classical_{figure}": classical[figure] for figure in ("rank", "nll", "brier")}
-        boards.add(batch, columns)
-        if sample is not None:
-            sample.add(batch, columns["game"])
-        if searched is not None:
-            searched.add(batch, (logits_BA, wdl_B3), shown["elo"], columns)
+        if search is not None:
+            columns |= search(shown, logits_BA, wdl_B3)
         tables.append(pl.DataFrame(columns))
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(done, rows, "positions", {"top1": top1}))
-    if not labelled:
-        raise ConfigError(
-            f"none of the {done:,} positions has a known move to compare with: use a dataset of "
-            "games, or of positions with moves"
-        )
     if not tables:
-        hint = ", or raise limit" if rule.limit else ""
-        raise ConfigError(f"no position satisfies this rule: lower min_ply{hint}")
-    table = pl.concat(tables).with_columns(
+        raise ConfigError(
+            f"none of the {done:,} positions has a known move to compare with, from ply "
+            f"{rule.min_ply} on: lower min_ply, raise limit, or use a dataset of games"
+        )
+    return pl.concat(tables).with_columns(
         pl.col("score", "brier", "wdl_brier", "classical_brier").fill_nan(None)
     )
-    return table, boards
 
 
 def first_choice(
@@ -226,155 +202,107 @@ def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
 
 BOARDS = 12
 """Maximum number of boards in a section."""
-Columns = Mapping[str, NDArray[Any]]
-
-
-def _sure_and_wrong(rows: Columns) -> NDArray[np.float64]:
-    """Score missed moves by the probability of the network's first choice, others -1."""
-    return np.where(rows["rank"] > 1, rows["choice_probability"], -1.0)
-
-
-def _disagreement(rows: Columns) -> NDArray[np.float64]:
-    """Score missed moves by their negative log-probability, others -1."""
-    return np.where(rows["rank"] > 1, rows["nll"], -1.0)
-
-
-def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
-    """Score predicted quiet moves by the network's lead in log-probability, others -1."""
-    found = (rows["rank"] == 1) & rows["quiet"]
-    return np.where(found, rows["classical_nll"] - rows["nll"], -1.0)
-
-
-def _only_found(rows: Columns) -> NDArray[np.float64]:
-    """Score moves that only the network predicts by the gain in log-probability, others -1."""
-    found = (rows["rank"] == 1) & (rows["reference_rank"] > 1)
-    return np.where(found, rows["reference_nll"] - rows["nll"], -1.0)
-
-
-def _only_missed(rows: Columns) -> NDArray[np.float64]:
-    """Score moves that only the reference predicts by its lead in log-probability, others -1."""
-    missed = (rows["rank"] > 1) & (rows["reference_rank"] == 1)
-    return np.where(missed, rows["nll"] - rows["reference_nll"], -1.0)
-
-
-Sections = Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]]
-"""Sections of boards: title, score function (the highest scores are kept), and whether to select
-boards separately for each rating band."""
-SECTIONS: Sections = {
-    "quiet_finds": ("A quiet move that it expected", _quiet_finds, False),
-    "sure_and_wrong": ("It was sure of another move", _sure_and_wrong, False),
-    "disagreement": ("A move that it hardly expected", _disagreement, True),
-}
-COMPARED_SECTIONS: Sections = {
-    "found": ("Only {name} expected it", _only_found, False),
-    "missed": ("Only {reference} expected it", _only_missed, False),
-}
-"""Sections of boards on which a network differs from a reference."""
 CHOICE = ("rank", "nll", "choice", "choice_probability")
 """Columns of a network's table that boards need."""
 
 
-class BoardSelection:
-    """Collects the rows with the highest scores for each section, at most one per game."""
+class Section(NamedTuple):
+    """A section of boards: the rows of a table that it may show, and their order."""
 
-    def __init__(self, sections: Sections = SECTIONS) -> None:
-        self.sections = sections
-        self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in sections}
-
-    def add(self, batch: Batch, columns: Columns) -> None:
-        """Offer the rows of a batch to the selection; `columns` has their measured figures."""
-        band_B = rating_band(batch["elo"], RATING_EDGES)
-        for name, (_, score, by_band) in self.sections.items():
-            score_B = score(columns)
-            for band in np.unique(band_B).tolist() if by_band else [-1]:
-                mine_B = score_B if band < 0 else np.where(band_B == band, score_B, -1.0)
-                best = np.argsort(-mine_B, kind="stable")[: 2 * BOARDS]
-                rows = [
-                    board_row(batch, columns, at, float(mine_B[at]))
-                    for at in best.tolist()
-                    if mine_B[at] >= 0
-                ]
-                self.kept[name][band] = select_boards([*self.kept[name].get(band, []), *rows])
-
-    def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the boards of each section, evenly divided over rating bands, lowest first."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for name, bands in self.kept.items():
-            known = {
-                band: rows for band, rows in bands.items() if rows and band <= len(RATING_EDGES)
-            }
-            share = -(-BOARDS // max(1, len(known)))
-            found[name] = []
-            for band in sorted(known):
-                # the same game may occur in two bands
-                games = {row["game"] for row in found[name]}
-                found[name] += [row for row in known[band] if row["game"] not in games][:share]
-            del found[name][BOARDS:]
-        return found
+    title: str
+    selects: "Callable[[pl.DataFrame], pl.Series]"
+    score: "Callable[[pl.DataFrame], pl.Series]"
+    """Rows with the highest scores come first."""
+    by_band: bool = False
+    """Whether to divide the boards evenly over the rating bands of the movers."""
 
 
-def compare_boards(
-    batches: Iterator[Batch], rule: Rule, table: "pl.DataFrame", reference: "pl.DataFrame"
-) -> dict[str, list[dict[str, Any]]]:
-    """Return boards on which a network and a reference differ, by section.
+SECTIONS = {
+    "quiet_finds": Section(
+        "A quiet move that it expected",
+        lambda rows: (rows["rank"] == 1) & rows["quiet"],
+        lambda rows: rows["classical_nll"] - rows["nll"],
+    ),
+    "sure_and_wrong": Section(
+        "It was sure of another move",
+        lambda rows: rows["rank"] > 1,
+        lambda rows: rows["choice_probability"],
+    ),
+    "disagreement": Section(
+        "A move that it hardly expected",
+        lambda rows: rows["rank"] > 1,
+        lambda rows: rows["nll"],
+        by_band=True,
+    ),
+}
+COMPARED_SECTIONS = {
+    "found": Section(
+        "Only {name} expected it",
+        lambda rows: (rows["rank"] == 1) & (rows["reference_rank"] > 1),
+        lambda rows: rows["reference_nll"] - rows["nll"],
+    ),
+    "missed": Section(
+        "Only {reference} expected it",
+        lambda rows: (rows["rank"] > 1) & (rows["reference_rank"] == 1),
+        lambda rows: rows["nll"] - rows["reference_nll"],
+    ),
+}
+"""Sections of boards on which a network differs from a reference."""
 
-    The tables are the measurements of the counted rows of `batches`, in the same order.
-    """
-    boards, begin = BoardSelection(COMPARED_SECTIONS), 0
+
+def choose_rows(table: "pl.DataFrame", section: Section) -> list[int]:
+    """Return the numbers of a section's rows, at most one per game and per position."""
+    import polars as pl
+
+    rows = table.with_row_index("row").with_columns(order=section.score(table))
+    rows = rows.filter(section.selects(table)).sort("order", descending=True, maintain_order=True)
+    for name in ("game", "key"):
+        rows = rows.unique(name, keep="first", maintain_order=True)
+    if section.by_band:  # the best of each band, then the second best, until there are enough
+        rows = rows.with_columns(turn=pl.int_range(pl.len()).over("band"))
+        rows = rows.sort("turn", "band").head(BOARDS).sort("band", "turn")
+    return rows["row"].head(BOARDS).to_list()
+
+
+def take_rows(batches: Iterator[Batch], rule: Rule, chosen: Sequence[int]) -> Batch:
+    """Return the counted rows of `batches` with the given numbers, in the given order."""
+    number_N = np.asarray(chosen, dtype=np.int64)
+    parts, places, begin = [], [], 0
     for batch in (select_counted(raw, rule) for raw in batches):
-        rows = slice(begin, begin + len(batch["label"]))
-        columns = {name: table[name][rows].to_numpy() for name in CHOICE}
-        columns |= {f"reference_{name}": reference[name][rows].to_numpy() for name in CHOICE}
-        boards.add(batch, columns)
-        begin = rows.stop
-    return boards.rows()
+        end = begin + len(batch["label"])
+        place_N = np.flatnonzero((number_N >= begin) & (number_N < end))
+        parts.append({name: one[number_N[place_N] - begin] for name, one in batch.items()})
+        places.append(place_N)
+        begin = end
+    order_N = np.argsort(np.concatenate(places))
+    return {name: np.concatenate([one[name] for one in parts])[order_N] for name in parts[0]}
 
 
-def select_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the BOARDS rows with the highest scores, at most one per game and per position."""
-    games, positions, found = set[int](), set[str](), list[dict[str, Any]]()
-    for row in sorted(rows, key=lambda row: -row["score"]):
-        if row["game"] not in games and row["fen"] not in positions and len(found) < BOARDS:
-            games.add(row["game"])
-            positions.add(row["fen"])
-            found.append(row)
-    return found
-
-
-def board_row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
+def board_row(batch: Batch, at: int, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row as JSON: FEN, the played and chosen moves in UCI, ratings and time control.
 
-    `reference` has another network's choice, if `columns` has one.
+    `figures` is the row of the network's table. `reference` has another network's choice, if
+    `figures` has one.
     """
-    ply = int(batch["ply"][at])
-    board = board_of(
-        batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply
-    )
-    played = move_from_label(board, int(batch["label"][at]), int(batch["promotion"][at]))
-    choice = _describe_choice(board, columns, at, "")
-    if "reference_choice" in columns:
-        choice["reference"] = _describe_choice(board, columns, at, "reference_")
+    names = ("castling", "ep_file", "label", "promotion", "game", *KNOWN_COLUMNS)
+    row = {name: int(batch[name][at]) for name in names}
+    board = board_of(batch["planes"][at], row["castling"], row["ep_file"], row["ply"])
+    played = move_from_label(board, row["label"], row["promotion"])
+    choice = _describe_choice(board, figures, "")
+    if "reference_choice" in figures:
+        choice["reference"] = _describe_choice(board, figures, "reference_")
     known = {
-        name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")
+        name: None if BATCH_SENTINELS.get(name) == row[name] else row[name]
+        for name in ("game", *KNOWN_COLUMNS)
     }
-    return {
-        "fen": board.fen(),
-        "played": played.uci(),
-        **choice,
-        "game": int(batch["game"][at]),
-        "ply": ply,
-        **{
-            name: None if value == BATCH_SENTINELS[name] else value for name, value in known.items()
-        },
-        "score": score,
-    }
+    return {"fen": board.fen(), "played": played.uci(), **choice, **known}
 
 
-def _describe_choice(board: chess.Board, columns: Columns, at: int, prefix: str) -> dict[str, Any]:
+def _describe_choice(board: chess.Board, figures: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return a network's first choice in a row, and the rank of the move played."""
     return {
-        "chosen": move_from_label(board, int(columns[f"{prefix}choice"][at])).uci(),
-        "played_probability": float(np.exp(-columns[f"{prefix}nll"][at])),
-        "chosen_probability": float(columns[f"{prefix}choice_probability"][at]),
-        "rank": int(columns[f"{prefix}rank"][at]),
+        "chosen": move_from_label(board, figures[f"{prefix}choice"]).uci(),
+        "played_probability": float(np.exp(-figures[f"{prefix}nll"])),
+        "chosen_probability": figures[f"{prefix}choice_probability"],
+        "rank": figures[f"{prefix}rank"],
     }

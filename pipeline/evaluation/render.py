@@ -38,20 +38,39 @@ UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
 
 SHOWN = 3
 """Number of boards on the first screen of a page."""
-INPUTS = {"elo": "both players' ratings", "clock": "the clock and the time control"}
-"""What a network knows beside the board, by the column that it reads."""
+INPUTS = {"elo": "both players' ratings", "clock": "the clock", "base": "the time control"}
+"""Inputs of a network besides the board, by the column that it reads."""
+SEEN = {
+    "yes": "It was trained on these games.",
+    "no": "It was not trained on these games.",
+    "unknown": "It may have been trained on some of these games.",
+    "no, another dump": "The games that it was trained on are from other dumps.",
+}
+"""Whether a network was trained on the measured games, by the report's `seen_in_training`."""
+TITLES = {
+    "ply": "By half-move of the game",
+    "clock": "By time on the clock",
+    "legal moves": "By number of legal moves",
+    "in train": "Positions that do and do not occur in training",
+}
+"""Titles of charts, by slice; those of other slices are "By" and their name."""
 
 Row = Mapping[str, Any]
 
 
-def report_text(report: Row) -> str:
-    """Return a report as text: its figures, followed by its slices as tables."""
+def report_text(result: Row) -> str:
+    """Return the result of `report` or `reports` as text.
+
+    One report has all its figures, followed by its slices as tables. Several have a table.
+    """
+    if "reports" in result:
+        return "\n".join((result["headline"], result["compared"], reports_text(result)))
     elsewhere = ("details", "human_search", "slices")
-    figures = {name: value for name, value in report.items() if name not in elsewhere}
-    searched = [human_search_text(report["human_search"])] if "human_search" in report else []
+    figures = {name: value for name, value in result.items() if name not in elsewhere}
+    searched = [human_search_text(result["human_search"])] if "human_search" in result else []
     tables = [
         f"\nby {title}\n{text_table([{name: row[name] for name in SLICED} for row in rows])}"
-        for title, rows in report["slices"].items()
+        for title, rows in result["slices"].items()
     ]
     return "\n".join([plain_text(figures), *searched, *tables])
 
@@ -73,46 +92,21 @@ def human_search_text(found: dict[str, Any]) -> str:
     return f"{title}\n{text_table(rows)}"
 
 
-def format_points(row: Mapping[str, Any]) -> str:
+def format_points(row: Row) -> str:
     """Format a paired difference in top-1 and its interval, in percentage points."""
-    return _format_difference(row, "top1", 100, 1)
+    return f"{100 * row['top1_difference']:+.1f} ({_format_interval(row, '+.1f', scale=100)})"
 
 
-def format_nats(row: Mapping[str, Any]) -> str:
+def format_nats(row: Row) -> str:
     """Format a paired difference in cross-entropy and its interval, in nats."""
-    return _format_difference(row, "cross_entropy", 1, 3)
+    interval = _format_interval(row, "+.3f", "cross_entropy")
+    return f"{row['cross_entropy_difference']:+.3f} ({interval})"
 
 
-def _format_difference(row: Mapping[str, Any], figure: str, scale: float, places: int) -> str:
-    middle, low, high = (row[f"{figure}_{end}"] for end in ("difference", "low", "high"))
-    interval = "too few games"
-    if low is not None:
-        interval = f"{scale * low:+.{places}f} to {scale * high:+.{places}f}"
-    return f"{scale * middle:+.{places}f} ({interval})"
-
-
-def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish a checkpoint's report as JSON, text and HTML; raises ConfigError."""
-    _publish(result, report_text(result), wrap_report(result), out)
-
-
-def write_reports(found: dict[str, Any], out: Path) -> None:
-    """Publish the result of `reports` as JSON, text and HTML; raises ConfigError."""
-    result = {"common_rule": found["reports"][0]["common_rule"], **found}
-    text = "\n".join((found["headline"], found["compared"], reports_text(found)))
-    _publish(result, text, found, out)
-
-
-def wrap_report(report: Row) -> dict[str, Any]:
-    """Return one report in the form of the result of `reports`."""
-    found = {name: report[name] for name in ("headline", "compared")}
-    found |= {"names": [report["name"]], "reports": [report]}
-    return found | {"differences": [], "boards": {}}
-
-
-def _publish(result: Row, text: str, found: Row, out: Path) -> None:
+def write_report(result: Row, out: Path) -> None:
+    """Publish the result of `report` or `reports` as JSON, text and HTML; raises ConfigError."""
     JobFolder(out, REPORT, ConfigError).check()  # fail before drawing the page
-    files = {"report.txt": (text + "\n").encode(), "report.html": report_page(found)}
+    files = {"report.txt": f"{report_text(result)}\n".encode(), "report.html": report_page(result)}
     publish_result(out, REPORT, "report.json", result, files)
 
 
@@ -123,31 +117,29 @@ def publish_result(
     folder = JobFolder(out, kind, ConfigError)
     with folder.lock():
         folder.claim({})
-        publish_json(out, name, result)
         for other, content in files.items():
             publish_bytes(out, other, content)
+        publish_json(out, name, result)
 
 
 def reports_text(found: Row) -> str:
     """Return a Markdown table with a row per report, with differences from the first."""
-    heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)"
+    heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|difference of top-1 (95 %)"
     rows, gains = [], [None, *found["differences"]]
     for name, report, gain in zip(found["names"], found["reports"], gains, strict=True):
         figures = [report[figure] for figure in ("top3", "top5", "cross_entropy", "value_brier")]
         cells = ["-" if figure is None else f"{figure:.4f}" for figure in figures]
-        less = ""
+        top1 = f"{report['top1']:.4f} ({_format_interval(report, '.4f')})"
+        difference = ""
         if gain is not None:
-            less = f"{gain['top1_difference']:+.4f} ({interval_text(gain, 'games', '+')})"
-        top1 = f"{report['top1']:.4f} ({interval_text(report, 'games')})"
-        rows.append((name, top1, *cells, less))
+            difference = f"{gain['top1_difference']:+.4f} ({_format_interval(gain, '+.4f')})"
+        rows.append((name, top1, *cells, difference))
     return markdown(heads, rows)
 
 
-def interval_text(row: Row, units: str, sign: str = "") -> str:
-    """Format the interval of top-1, or return "too few UNITS" if there is none."""
-    if row["top1_low"] is None:
-        return f"too few {units}"
-    return f"{row['top1_low']:{sign}.4f} to {row['top1_high']:{sign}.4f}"
+def _format_interval(row: Row, form: str, figure: str = "top1", scale: float = 1) -> str:
+    low, high = row[f"{figure}_low"], row[f"{figure}_high"]
+    return "too few games" if low is None else f"{scale * low:{form}} to {scale * high:{form}}"
 
 
 def publish_bytes(out: Path, name: str, content: bytes) -> None:
@@ -155,56 +147,53 @@ def publish_bytes(out: Path, name: str, content: bytes) -> None:
     publish(out, name, 0, lambda target: target.write(content))
 
 
-def report_page(found: Row) -> bytes:
-    """Return the HTML page of the result of `reports`: the last network comes first."""
-    pairs = list(zip(found["names"], found["reports"], strict=True))
-    networks: dict[str, Row] = dict(pairs[-1:] + pairs[:-1])
-    subject, *others = networks
-    sections = COMPARED_SECTIONS if others else SECTIONS
-    boards = found["boards"] or networks[subject]["details"]["boards"]
-    words = {"name": subject, "reference": found["names"][0]}
+def report_page(result: Row) -> bytes:
+    """Return the HTML page of the result of `report` or `reports`: the last network comes first."""
+    reports = [*result.get("reports", [result])]
+    gains = [None, *result.get("differences", ())]
+    subject, reference = reports[-1]["name"], reports[0]["name"]
+    networks: dict[str, Row] = {one["name"]: one for one in (reports[-1], *reports[:-1])}
+    is_compared = len(reports) > 1
+    sections = COMPARED_SECTIONS if is_compared else SECTIONS
+    boards = result["boards"] if is_compared else reports[0]["details"]["boards"]
+    words = {"name": subject, "reference": reference}
     shown = [
-        [_board(row, sections[section][0].format(**words), **words) for row in rows]
-        for section, rows in boards.items()
-        if section in sections
+        [_board(row, section.title.format(**words), **words) for row in boards.get(name, ())]
+        for name, section in sections.items()
     ]
     in_turn = [board for column in zip_longest(*shown) for board in column if board is not None]
-    by_rating = {name: report["slices"]["rating"] for name, report in networks.items()}
-    kinds = networks[subject]["slices"]
-    curves = {name: report["details"]["training"] for name, report in networks.items()}
+    curves = {name: one["details"]["training"] for name, one in networks.items()}
     curves = {name: entries for name, entries in curves.items() if entries}
+    slices = {
+        kind: {name: one["slices"][kind] for name, one in networks.items()}
+        for kind in reports[-1]["slices"]
+    }
+    by_rating = slices.pop("rating")
+    whole = None if is_compared else reports[0]["top1"]
     return render(
         "page.html",
         title=f"Report of {subject}",
-        found=found,
+        found=result,
+        is_compared=is_compared,
         subject=subject,
-        reference=found["names"][0],
-        side_by_side=_side_by_side(found),
+        reference=reference,
+        titles=TITLES,
+        side_by_side=[
+            {**one["details"]["baselines"][0], "name": one["name"], "gain": gain}
+            for one, gain in zip(reports, gains, strict=True)
+        ],
         accuracy=safe(charts.draw_bars(by_rating)),
         first_boards=in_turn[:SHOWN],
         boards=in_turn[SHOWN:],
         by_rating=by_rating,
-        charts=[(kind, *_slice(networks, kind)) for kind in kinds if kind != "rating"],
+        charts=[
+            (kind, safe(charts.draw_bars(groups, whole)), groups)
+            for kind, groups in slices.items()
+            if all(len(rows) > 1 for rows in groups.values())
+        ],
         training=safe(charts.draw_training(curves)) if curves else "",
         pages=[_page(name, report) for name, report in networks.items()],
     )
-
-
-def _side_by_side(found: Row) -> list[dict[str, Any]]:
-    """Return a table row for each network: its figures, and its difference from the first."""
-    gains = [None, *found["differences"]]
-    return [
-        {**report["details"]["baselines"][0], "name": name, "gain": gain}
-        for name, report, gain in zip(found["names"], found["reports"], gains, strict=True)
-    ]
-
-
-def _slice(networks: Mapping[str, Row], kind: str) -> tuple["Markup | str", dict[str, Any]]:
-    """Return the chart of one kind of slice, "" if it has one group, and each network's rows."""
-    groups = {name: report["slices"][kind] for name, report in networks.items()}
-    alone = next(iter(networks.values()))["top1"] if len(networks) == 1 else None
-    is_split = all(len(rows) > 1 for rows in groups.values())
-    return safe(charts.draw_bars(groups, alone)) if is_split else "", groups
 
 
 def render(template: str, **values: Any) -> bytes:
@@ -223,15 +212,17 @@ def _page(name: str, report: Row) -> dict[str, Any]:
     """Return the template's values for the section of one network."""
     more = report["details"]
     before = more["value_reliability_before"]
-    policy = charts.draw_reliability(more["policy_reliability"], "probability", "share played")
-    value = charts.draw_reliability(more["value_reliability"], "expected score", "score", before)
-    knows = [words for column, words in INPUTS.items() if column in report["reads"]]
+    policy, value = more["policy_reliability"], more["value_reliability"]
+    reads = [words for column, words in INPUTS.items() if column in report["reads"]]
     return {
         "name": name,
         "report": report,
-        "knows": " and ".join(knows),
-        "policy": safe(policy),
-        "value": safe(value),
+        "reads": " and ".join(filter(None, (", ".join(reads[:-1]), *reads[-1:]))),
+        "seen": SEEN[report["seen_in_training"]],
+        "policy": safe(
+            charts.draw_reliability(policy, "predicted probability", "share of moves played")
+        ),
+        "value": safe(charts.draw_reliability(value, "predicted score", "actual score", before)),
     }
 
 

@@ -5,13 +5,13 @@ since the positions of a game are correlated. The baselines are measured on the 
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
@@ -22,15 +22,20 @@ from pipeline.dataset.position_keys import find_keys
 from pipeline.dumps.source import find_dumps
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.evaluation.charts import CURVES
-from pipeline.evaluation.game_texts import add_game_tags
+from pipeline.evaluation.game_texts import Boards, add_game_tags
 from pipeline.evaluation.measure import (
     BATCH,
+    CHOICE,
     COLUMNS,
     COMMON_CLOCK,
     COMMON_PLY,
-    BoardSelection,
-    compare_boards,
+    COMPARED_SECTIONS,
+    SECTIONS,
+    Section,
+    board_row,
+    choose_rows,
     measure_rows,
+    take_rows,
 )
 from pipeline.evaluation.measure import Rule as Rule
 from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
@@ -38,17 +43,17 @@ from pipeline.training.train import count_positions, list_datasets
 
 if TYPE_CHECKING:
     import polars as pl
-    from numpy.typing import NDArray
-
-    from model.inference.evaluator import NetworkEvaluator
-    from pipeline.evaluation.rating_matrix import BandSample
 
 
 PUBLISHED_RESULT = ("Maia-2", 0.533)
 """A network and its published top-1 on the authors' own human games (docs/benchmarks.md)."""
 
 
-class _RowSource(NamedTuple):
+TEMPORARY = "fianchetto-report-"
+"""Prefix of the temporary folder of a PGN file's positions."""
+
+
+class _Source(NamedTuple):
     """The rows to measure on."""
 
     dataset: Dataset
@@ -59,52 +64,58 @@ class _RowSource(NamedTuple):
     """Train shards, to check which measured positions also occur in training."""
     dumps: Sequence[str]
     """Dumps of a single dataset, for links to games; empty if they are missing."""
-
-
-class _Measured(NamedTuple):
-    """The measurements of one checkpoint."""
-
-    card: dict[str, Any]
-    reads: tuple[str, ...]
-    """Rating and clock columns that the network was given."""
-    table: "pl.DataFrame"
-    boards: BoardSelection
     rule: Rule
-    matrix: dict[str, Any]
-    searched: "list[dict[str, Any]]"
-    """Rows of the human search comparison; empty if it was not requested."""
+
+    def read(self, columns: Iterable[str] = COLUMNS) -> Iterator[Batch]:
+        """Yield the split's rows in batches, or a sample of them if the rule has a limit."""
+        names = tuple(dict.fromkeys(columns))
+        batches = Batches([self.dataset], self.split, batch_size=BATCH, columns=names)
+        return batches.sample(self.rule.limit) if self.rule.limit else batches.read_rows()
+
+    def read_boards(self, table: "pl.DataFrame", sections: Mapping[str, Section]) -> Boards:
+        """Return the boards of each section as JSON; `table` has the measured rows."""
+        chosen = {name: choose_rows(table, section) for name, section in sections.items()}
+        numbers = [number for rows in chosen.values() for number in rows]
+        batch = take_rows(self.read(), self.rule, numbers)
+        figures = (table.row(number, named=True) for number in numbers)
+        rows = (board_row(batch, at, row) for at, row in enumerate(figures))
+        boards = {name: list(islice(rows, len(found))) for name, found in chosen.items()}
+        return add_game_tags(boards, self.dataset.parts[0], self.dumps)
 
 
 @contextmanager
-def _rows_of(
+def _open_source(
     positions: Path | None,
     split: str,
     pgn: Path | None,
     against: Sequence[Path],
+    rule: Rule,
     progress: Progress,
-) -> Iterator[_RowSource]:
+) -> Iterator[_Source]:
     """Open a dataset's split, or ingest a PGN file into a temporary folder; yield the rows."""
-    if positions is not None:
-        opened = Dataset.open(positions, progress)
-        train = _train_shards(against or (opened,)) if split != "train" else []
-        only = opened.parts[0]
-        dumps = find_dumps(only.path, only.page) if len(opened.parts) == 1 else None
-        words = f"the {split} split of {opened.name}"
-        yield _RowSource(opened, split, words, train, dumps or [])
-        return
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
 
-    assert pgn is not None
-    with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
-        with suppress(DamagedError):  # measure the games before the damage
-            ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-        opened = Dataset.open(Path(folder))
-        damage = opened.page["sources"][0]["damage"]
-        words = f"all games of {pgn.name}"
-        if damage:
-            words += f", up to the damage of the archive ({damage})"
-        yield _RowSource(opened, "train", words, _train_shards(against), [str(pgn)])
+    with ExitStack() as stack:
+        if positions is not None:
+            opened = Dataset.open(positions, progress)
+            words = f"the {split} split of {opened.name}"
+            only, *more = opened.parts
+            dumps = None if more else find_dumps(only.path, only.page)
+            trained: Sequence[Path | Dataset] = against or [opened] * (split != "train")
+        else:
+            assert pgn is not None
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=TEMPORARY)))
+            with suppress(DamagedError):  # measure the games before the damage
+                ingest([str(pgn)], folder, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+            opened, split, dumps, trained = Dataset.open(folder), "train", [str(pgn)], against
+            words = f"all games of {pgn.name}"
+            if damage := opened.page["sources"][0]["damage"]:
+                words += f", up to the damage of the archive ({damage})"
+        train = [shard for one in trained for shard in Dataset.open(one).shards("train")]
+        if rule.limit >= opened.count(split):
+            rule = replace(rule, limit=0)
+        yield _Source(opened, split, words, train, dumps or [], rule)
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
@@ -148,42 +159,41 @@ def reports(
     `simulations`, every counted position is searched, to compare the corrected policy with the
     policy alone (`human_search`). Differences are paired by position, with intervals by games.
     """
+    import polars as pl
+
     from model.checkpoint import read_card
-    from pipeline.evaluation.figures import describe_difference, paired_difference
+    from pipeline.evaluation.figures import describe, paired_difference
 
     if (positions is None) == (pgn is None):
         raise ConfigError("give either a dataset (positions) or a PGN file to measure on")
-    for name, number in (("rating_rows", rating_rows), ("simulations", simulations)):
-        if number < 0:
-            raise ConfigError(f"{name} must be 0 or more, got {number}")
-    checkpoints = sorted(checkpoints, key=lambda path: path.resolve() != EMBEDDED)
+    paths = dict.fromkeys(path.resolve() for path in checkpoints)
+    checkpoints = sorted(paths, key=lambda path: path != EMBEDDED)
     for path in checkpoints:  # fail before ingest, which takes minutes
         read_card(path)
     names = _display_names(checkpoints)
-    with _rows_of(positions, split, pgn, against, progress) as where:
+    with _open_source(positions, split, pgn, against, rule or Rule(), progress) as source:
         measured = [
-            _measure(path, where, rule or Rule(), players, rating_rows, simulations, progress)
+            _measure(path, source, players, rating_rows, simulations, progress)
             for path in checkpoints
         ]
-        first = measured[0].table
-        in_train = None
-        if where.train:
-            in_train = find_keys(first["key"].to_numpy(), where.train, progress)
+        (first, _), (last, _) = measured[0], measured[-1]
+        if source.train:
+            in_train = find_keys(first["key"].to_numpy(), source.train, progress)
+            measured = [(table.with_columns(in_train=in_train), known) for table, known in measured]
         found = [
-            _describe(path, name, where, one, simulations, in_train)
-            for path, name, one in zip(checkpoints, names, measured, strict=True)
+            _describe(name, source, table, known)
+            for name, (table, known) in zip(names, measured, strict=True)
         ]
         differences = [
-            {"name": name, "against": names[0], **paired_difference(first, other.table)}
-            for name, other in list(zip(names, measured, strict=True))[1:]
+            {"name": name, "against": names[0], **paired_difference(first, table)}
+            for name, (table, _) in list(zip(names, measured, strict=True))[1:]
         ]
         sentences = {name: found[-1][name] for name in ("headline", "compared")}
-        boards: dict[str, Any] = {}
+        boards: Boards = {}
         if differences:
-            sentences = describe_difference(found[-1], found[0], differences[-1])
-            rows, *_ = _open_rows(where, rule or Rule(), COLUMNS)
-            boards = compare_boards(rows, measured[-1].rule, measured[-1].table, first)
-            boards = add_game_tags(boards, where.dataset.parts[0], where.dumps)
+            sentences = describe(found[-1], found[0], differences[-1])
+            reference = first.select(pl.col(CHOICE).name.prefix("reference_"))
+            boards = source.read_boards(last.hstack(reference), COMPARED_SECTIONS)
     return {
         **sentences,
         "names": names,
@@ -193,35 +203,16 @@ def reports(
     }
 
 
-def _open_rows(
-    where: _RowSource, rule: Rule, columns: Sequence[str]
-) -> tuple[Iterator[Batch], int, Rule]:
-    """Return batches of the rows to count, their number, and the rule, without a needless limit."""
-    batches = Batches([where.dataset], where.split, batch_size=BATCH, columns=tuple(columns))
-    rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
-    if rows == batches.rows:
-        return batches.read_rows(), rows, replace(rule, limit=0)
-    return batches.sample(rows), rows, rule
-
-
-def _display_names(checkpoints: Sequence[Path]) -> list[str]:
-    """Return each checkpoint's folder name, with the parent folder if the name is not unique.
-
-    The embedded network is named as such.
-    """
-    plain = [path.resolve().name for path in checkpoints]
-    return [
-        "the embedded network"
-        if path.resolve() == EMBEDDED
-        else name
-        if plain.count(name) == 1
-        else f"{path.resolve().parent.name}/{name}"
-        for name, path in zip(plain, checkpoints, strict=True)
-    ]
-
-
-def _train_shards(datasets: Sequence[Path | Dataset]) -> list[Shard]:
-    return [shard for one in datasets for shard in Dataset.open(one).shards("train")]
+def _display_names(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest end of each path that no other has; the embedded network has a name."""
+    names = []
+    for path in paths:
+        depth = 1
+        while sum(one.parts[-depth:] == path.parts[-depth:] for one in paths) > 1:
+            depth += 1
+        end = "/".join(path.parts[-depth:])
+        names.append("the embedded network" if path == EMBEDDED else end)
+    return names
 
 
 def _seen_in_training(card: dict[str, Any], dataset: Dataset, split: str) -> str:
@@ -248,128 +239,107 @@ def _dataset_seen_in_training(card: dict[str, Any], measured: Dataset, split: st
     return "unknown" if known or not trained else "no, another dump"
 
 
-def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
-    """Return the headline figures under the usual rule of published results."""
-    import polars as pl
-
-    from pipeline.evaluation.figures import headline
-
-    kept = table.filter((pl.col("ply") >= COMMON_PLY) & (pl.col("clock") >= COMMON_CLOCK))
-    return {
-        "rule": rule.describe(where, common=True),
-        **(headline(kept) if len(kept) else {"positions": 0}),
-    }
-
-
-def _measure_matrix(
-    network: "NetworkEvaluator", sample: "BandSample", players: bool, progress: Progress
-) -> dict[str, Any]:
-    """Return the rating matrix; `words` describes it, or says why there is none."""
-    from model.data.rows import input_columns
-    from pipeline.evaluation.rating_matrix import RATINGS, describe_matrix, measure_matrix
-
-    if not set(RATINGS) <= set(input_columns(network.preset)):
-        return {"words": f"skipped: {network.preset.name} is not conditioned on ratings"}
-    if not players:
-        return {"words": "skipped: the players' ratings are hidden"}
-    matrix = measure_matrix(network, sample, progress)
-    return matrix | {"words": describe_matrix(matrix)}
-
-
 def _measure(
     checkpoint: Path,
-    where: _RowSource,
-    rule: Rule,
+    source: _Source,
     players: bool,
     rating_rows: int,
     simulations: int,
     progress: Progress,
-) -> _Measured:
-    """Evaluate the counted rows with one checkpoint."""
+) -> tuple["pl.DataFrame", dict[str, Any]]:
+    """Evaluate the counted rows with one checkpoint.
+
+    Returns the table of rows, and the entries of the report that are not computed from it.
+    """
     from model.checkpoint import read_card
     from model.data.rows import input_columns
     from model.inference.evaluator import evaluator
     from model.inference.onnx_evaluator import find_export
     from model.network.encoder import STEPS
+    from model.training.monitor import read_metrics
     from pipeline.evaluation.figures import add_strata
-    from pipeline.evaluation.human_search import SEARCHED_COLUMNS, SearchedRows
-    from pipeline.evaluation.rating_matrix import BandSample
+    from pipeline.evaluation.human_search import compare_by_rating, search_columns
+    from pipeline.evaluation.rating_matrix import (
+        RATINGS,
+        choose_by_band,
+        describe_matrix,
+        measure_matrix,
+    )
 
     card, network = read_card(checkpoint), evaluator(checkpoint)
-    read = input_columns(network.preset)
-    sample = BandSample(rating_rows) if rating_rows else None
-    searched = None
+    reads = input_columns(network.preset)
+    search = None
     if simulations:
-        searched = SearchedRows(find_export(checkpoint) or network, simulations)
-    names = (*COLUMNS, *read, *(SEARCHED_COLUMNS if simulations else ()))
-    stream, rows, rule = _open_rows(where, rule, list(dict.fromkeys(names)))
-    factor = (card.get("calibration") or {}).get("factor")
-    table, boards = measure_rows(
-        stream, network, rule, rows, players, sample, progress, factor, searched
+        search = partial(search_columns, find_export(checkpoint) or network, simulations)
+    table = measure_rows(
+        source.read((*COLUMNS, *reads)),
+        network,
+        source.rule,
+        source.rule.limit or source.dataset.count(source.split),
+        progress,
+        players=players,
+        factor=(card.get("calibration") or {}).get("factor"),
+        search=search,
     )
-    return _Measured(
-        card=card,
-        reads=tuple(name for name in read if name in STEPS) if players else (),
-        table=add_strata(table),
-        boards=boards,
-        rule=rule,
-        matrix=_measure_matrix(network, sample, players, progress) if sample else {},
-        searched=searched.compare_by_rating() if searched else [],
-    )
-
-
-def _describe(
-    checkpoint: Path,
-    name: str,
-    where: _RowSource,
-    measured: _Measured,
-    simulations: int,
-    in_train: "NDArray[np.bool_] | None",
-) -> dict[str, Any]:
-    """Return the report of one checkpoint."""
-    from model.training.monitor import read_metrics
-    from pipeline.evaluation.figures import (
-        IN_TRAIN,
-        describe_accuracy,
-        headline,
-        page_details,
-        slices,
-    )
-
-    card, table, rule, matrix = measured.card, measured.table, measured.rule, measured.matrix
-    figures, seen = headline(table), _seen_in_training(card, where.dataset, where.split)
-    sources = [source["name"] for part in where.dataset.parts for source in part.page["sources"]]
-    rated = bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
-    is_human = SAMPLE_DUMP.name not in sources and rated  # self-play has no ratings
-    result: dict[str, Any] = {
-        "name": name,
-        "measured_on": where.words,
-        **figures,
-        "common_rule": _measure_common_rule(table, rule, where.words),
-        "rule": rule.describe(where.words),
-        "reads": list(measured.reads),
-        "seen_in_training": seen,
-        "published": PUBLISHED_RESULT if is_human else None,
+    table = add_strata(table)
+    known: dict[str, Any] = {
+        "reads": [name for name in reads if name in STEPS] if players else [],
+        "seen_in_training": _seen_in_training(card, source.dataset, source.split),
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": count_positions(card),
         "trained_on": list(dict.fromkeys(one["name"] for one in list_datasets(card["data"]))),
-        "slices": slices(table, in_train),
         "details": {
-            **page_details(table),
-            "boards": add_game_tags(measured.boards.rows(), where.dataset.parts[0], where.dumps),
+            "boards": source.read_boards(table, SECTIONS),
             "training": [
                 {curve: entry.get(curve) for curve in CURVES} for entry in read_metrics(checkpoint)
             ],
         },
     }
-    if in_train is not None:
+    if rating_rows and not set(RATINGS) <= set(reads):
+        known["rating_matrix"] = f"skipped: {network.preset.name} is not conditioned on ratings"
+    elif rating_rows and not players:
+        known["rating_matrix"] = "skipped: the players' ratings are hidden"
+    elif rating_rows:
+        chosen = choose_by_band(table, rating_rows)
+        rows = take_rows(source.read((*COLUMNS, *reads)), source.rule, chosen)
+        matrix = measure_matrix(network, rows, table["game"][chosen].to_numpy(), progress)
+        known["rating_matrix"] = describe_matrix(matrix["rows"])
+        if matrix["rows"]:
+            known["details"]["rating_matrix"] = matrix
+    if simulations:
+        known["human_search"] = {"simulations": simulations, "rows": compare_by_rating(table)}
+    return table, known
+
+
+def _describe(
+    name: str, source: _Source, table: "pl.DataFrame", known: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the report of one checkpoint, from the results of `_measure`."""
+    import polars as pl
+
+    from pipeline.evaluation.figures import IN_TRAIN, describe, headline, page_details, slices
+
+    parts, is_common = source.dataset.parts, pl.col("ply") >= COMMON_PLY
+    sources = [one["name"] for part in parts for one in part.page["sources"]]
+    rated = bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
+    is_human = SAMPLE_DUMP.name not in sources and rated  # self-play has no ratings
+    common = table.filter(is_common & (pl.col("clock") >= COMMON_CLOCK))
+    result: dict[str, Any] = {
+        "name": name,
+        "measured_on": source.words,
+        **headline(table),
+        "common_rule": {
+            "rule": source.rule.describe(source.words, common=True),
+            **(headline(common) if len(common) else {"positions": 0}),
+        },
+        "rule": source.rule.describe(source.words),
+        "published": PUBLISHED_RESULT if is_human else None,
+        "slices": slices(table),
+        **known,
+        "details": {**page_details(table), **known["details"]},
+    }
+    if "in train" in result["slices"]:
         top1 = {row["band"]: row["top1"] for row in result["slices"]["in train"]}
         result["top1_not_in_train"], result["top1_in_train"] = map(top1.get, IN_TRAIN)
-    if matrix:
-        result["rating_matrix"] = matrix["words"]
-    if "rows" in matrix:
-        result["details"]["rating_matrix"] = matrix
-    if measured.searched:
-        result["human_search"] = {"simulations": simulations, "rows": measured.searched}
-    return describe_accuracy(result) | result
+    return describe(result) | result

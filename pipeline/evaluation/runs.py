@@ -20,11 +20,9 @@ from pipeline.storage.job_folder import (
     is_of,
 )
 from pipeline.storage.preflight import require_folder
-from pipeline.training.train import count_positions, list_datasets
+from pipeline.training.train import list_datasets
 
 Run = dict[str, str]
-MAX_CURVES = 6
-"""Maximum number of checkpoints whose curves are drawn: as many as there are colors."""
 
 
 def list_runs(*folders: Path) -> list[Run]:
@@ -69,10 +67,14 @@ def write_runs(runs: Sequence[Run], page: Path) -> None:
         for run in runs
         if run["kind"] == "checkpoint" and (entries := read_metrics(Path(run["path"])))
     }
-    drawn = dict(list(curves.items())[:MAX_CURVES])
-    left_out = len(curves) - len(drawn)
-    drawing = safe(charts.draw_training(drawn)) if drawn else ""
-    content = render("runs.html", title="Runs", runs=runs, curves=drawing, left_out=left_out)
+    drawn = dict(list(curves.items())[: len(charts.SERIES)])  # one color for each
+    content = render(
+        "runs.html",
+        title="Runs",
+        runs=runs,
+        curves=safe(charts.draw_training(drawn)) if drawn else "",
+        left_out=len(curves) - len(drawn),
+    )
     publish_bytes(page.parent, page.name, content)
 
 
@@ -92,7 +94,7 @@ def _describe(file: Path, describe: Callable[[Path, Any], Run]) -> Run:
 
 def _describe_checkpoint(_: Path, card: Mapping[str, Any]) -> Run:
     metrics, minutes = card["metrics"], card["seconds"] / 60
-    length = f"{card['step']:,} steps, {count_positions(dict(card)):,} positions, {minutes:.1f} min"
+    length = f"{card['step']:,} steps, {card['positions']:,} positions, {minutes:.1f} min"
     accuracy = "not validated"
     if "validation_top1" in metrics:
         accuracy = f"top-1 {100 * metrics['validation_top1']:.1f} % in validation"

@@ -19,11 +19,11 @@ from pipeline.evaluation.charts import board_of, move_from_label, san
 from pipeline.evaluation.figures import paired_difference
 from pipeline.evaluation.measure import (
     BATCH,
-    BOARDS,
     COLUMNS,
+    Section,
     board_row,
+    choose_rows,
     first_choice,
-    select_boards,
 )
 
 if TYPE_CHECKING:
@@ -94,17 +94,16 @@ def find_boards(
     choice of the base. `imitated_probability` is the probability that the imitation gives the move.
     """
     late = imitation["ply"] >= LATE_PLY
-    found_R = ((imitation["rank"] == 1) & (base["rank"] > 1) & late).to_numpy()
-    gain_R = np.where(found_R, (base["nll"] - imitation["nll"]).to_numpy(), -1.0)
-    names = ("rank", "nll", "choice", "choice_probability")
-    columns = {name: base[name].to_numpy() for name in names}
-    likely_R = np.exp(-imitation["nll"].to_numpy())
-    boards = []
-    for at in np.argsort(-gain_R, kind="stable")[: 4 * BOARDS].tolist():
-        if gain_R[at] > 0:
-            row = board_row(rows, columns, at, float(gain_R[at]))
-            boards.append(row | {"imitated_probability": float(likely_R[at])})
-    return select_boards(boards)
+    found = Section(
+        "found",
+        lambda rows: (imitation["rank"] == 1) & (rows["rank"] > 1) & late,
+        lambda rows: rows["nll"] - imitation["nll"],
+    )
+    return [
+        board_row(rows, at, base.row(at, named=True))
+        | {"imitated_probability": float(np.exp(-imitation["nll"][at]))}
+        for at in choose_rows(base, found)
+    ]
 
 
 def find_openings(

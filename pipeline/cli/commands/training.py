@@ -112,7 +112,7 @@ class Report(Common):
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
-        from pipeline.evaluation.render import write_report, write_reports
+        from pipeline.evaluation.render import write_report
         from pipeline.evaluation.report import reports
         from pipeline.storage.stores import parse_path
 
@@ -133,10 +133,9 @@ class Report(Common):
             simulations=self.simulations,
         )
         found = self.call(work)
-        several = len(checkpoints) > 1
-        result = found if several else found["reports"][0]
+        result = found if found["differences"] else found["reports"][0]
         if self.out is not None:
-            (write_reports if several else write_report)(result, self.out)
+            write_report(result, self.out)
         return {**result, "text": describe_report(found, checkpoints, self.out)}
 
 

@@ -1,5 +1,4 @@
-"""The figures of a report against published tables, sums by hand, python's statistics, and a
-bootstrap over games."""
+"""The figures of a report against published tables, arithmetic, and a bootstrap over games."""
 
 import math
 import statistics
@@ -15,20 +14,18 @@ from pipeline.evaluation.figures import (
     clustered_mean,
     page_details,
     paired_difference,
-    policy_reliability,
+    reliability,
     value_baselines,
-    value_reliability,
     wilson,
 )
 
 
 def top1_interval(table: pl.DataFrame) -> tuple[float, float] | None:
-    """Return the interval of top-1 of rows."""
     return clustered_interval(table["rank"].to_numpy() == 1, table["game"].to_numpy())
 
 
 def rows(count: int, **columns: object) -> pl.DataFrame:
-    """Make measured rows; what is not given is a plain value."""
+    """Make measured rows; columns that are not given have plain values."""
     plain = {"rank": 1, "nll": 0.5, "legal_mass": 1.0, "brier": 0.25, "wdl_brier": 0.5}
     plain |= {"expected": 0.5, "score": 0.5, "legal_moves": 20, "ply": 0, "clock": 60, "game": 0}
     plain |= {"classical_rank": 2, "classical_nll": 3.0, "classical_brier": 0.25}
@@ -37,20 +34,16 @@ def rows(count: int, **columns: object) -> pl.DataFrame:
     return pl.DataFrame({name: np.broadcast_to(one, count) for name, one in values.items()})
 
 
-@pytest.mark.parametrize(
-    ("difference", "expected"),  # from the table in FIDE's Rating Regulations, 8.1.2 (two places)
-    [(0, 0.50), (100, 0.64), (200, 0.76), (400, 0.92), (-200, 0.24)],
-)
-def test_ratings_alone_expect_what_elos_table_says(difference: int, expected: float) -> None:
-    lost = value_baselines(rows(1, elo=1500 + difference, score=0.0))["rating_value_brier"]
-    assert lost**0.5 == pytest.approx(expected, abs=0.012), (
-        "the table is of the normal curve, the formula the logistic one"
-    )
+def test_ratings_alone_expect_what_elos_table_says() -> None:
+    """The table in FIDE's Rating Regulations, 8.1.2, has the normal curve, not the logistic one."""
+    for difference, expected in ((0, 0.50), (100, 0.64), (200, 0.76), (400, 0.92), (-200, 0.24)):
+        lost = value_baselines(rows(1, elo=1500 + difference, score=0.0))["rating_value_brier"]
+        assert lost**0.5 == pytest.approx(expected, abs=0.012)
 
 
-@pytest.mark.parametrize(
-    ("hits", "count", "low", "high"),
-    [  # Newcombe (1998), Statistics in Medicine 17, table I, method 3
+def test_an_interval_of_independent_positions_is_wilsons() -> None:
+    for hits, count, low, high in (
+        # Newcombe (1998), Statistics in Medicine 17, table I, method 3
         (81, 263, 0.2553, 0.3662),
         (15, 148, 0.0624, 0.1605),
         (0, 20, 0.0000, 0.1611),
@@ -58,44 +51,29 @@ def test_ratings_alone_expect_what_elos_table_says(difference: int, expected: fl
         # scipy 1.14: binomtest(hits, count).proportion_ci(method="wilson")
         (10, 10, 0.7225, 1.0),
         (5, 10, 0.2366, 0.7634),
-    ],
-)
-def test_an_interval_of_independent_positions_is_wilsons(
-    hits: int, count: int, low: float, high: float
-) -> None:
-    """A position a game: what the games add is nothing, and the interval is that of the published
-    table."""
-    assert wilson(hits / count, count) == pytest.approx((low, high), abs=6e-5)
-    table = rows(count, game=np.arange(count), rank=np.where(np.arange(count) < hits, 1, 2))
-    assert top1_interval(table) == pytest.approx((low, high), abs=6e-5)
+    ):
+        assert wilson(hits / count, count) == pytest.approx((low, high), abs=6e-5)
+        table = rows(count, game=np.arange(count), rank=np.where(np.arange(count) < hits, 1, 2))
+        assert top1_interval(table) == pytest.approx((low, high), abs=6e-5), "one row per game"
 
 
-def test_positions_of_one_game_that_are_alike_count_as_one() -> None:
-    """Each game 40 times over is worth what it is once."""
+def test_equal_positions_of_one_game_count_as_one() -> None:
     once = rows(50, game=np.arange(50), rank=np.where(np.arange(50) < 20, 1, 2))
     often = pl.concat([once] * 40)
     assert top1_interval(often) == pytest.approx(wilson(0.4, 50), rel=0.02)
     every = rows(500, game=np.arange(500) % 20)
-    assert top1_interval(every) == pytest.approx(wilson(1.0, 20)), (
-        "nothing tells how games differ: each counts once"
-    )
+    assert top1_interval(every) == pytest.approx(wilson(1.0, 20)), "each game counts once"
 
 
 def correlated(seed: int, games: int = 150) -> pl.DataFrame:
-    """Return rows whose hits go by game, of three rating bands; games have 5 to 40 rows, some with
-    two bands."""
+    """Return games of 5 to 40 rows with different shares of hits."""
     chance = np.random.default_rng(seed)
     parts = []
     for game in range(games):
         count = int(chance.integers(5, 40))
-        skill = chance.beta(4, 4)
-        band = (game % 3) + (chance.random(count) < 0.3) * 1
-        hit = chance.random(count) < skill
-        parts.append(
-            rows(count, game=game, rank=np.where(hit, 1, 2)).with_columns(
-                pl.Series("band", band), pl.Series("key", np.arange(count) + 100 * game)
-            )
-        )
+        rank = np.where(chance.random(count) < chance.beta(4, 4), 1, 2)
+        keys = pl.Series("key", np.arange(count) + 100 * game)
+        parts.append(rows(count, game=game, rank=rank).with_columns(keys))
     return pl.concat(parts)
 
 
@@ -114,8 +92,7 @@ def bootstrap(table: pl.DataFrame, draws: int = 2000) -> float:
 
 
 def test_a_calibrated_value_has_a_diagram_from_before() -> None:
-    """One bin says 0.9 and then 0.6 of positions that score 0.5; a network that was not calibrated
-    has one diagram."""
+    """The value of positions that score 0.5 is 0.9, and after calibration 0.6."""
     table = rows(400, game=np.arange(400) // 4, expected=0.6, score=np.arange(400) % 2 * 1.0)
     table = table.with_columns(pl.lit(0.5).alias("choice_probability"))
     assert page_details(table)["value_reliability_before"] == []
@@ -156,29 +133,23 @@ def test_a_paired_difference_is_of_the_same_rows() -> None:
     assert found["cross_entropy_high"] - found["cross_entropy_low"] == pytest.approx(0, abs=1e-9)
     apart = clustered_mean((first["rank"] == 1).to_numpy().astype(float), first["game"].to_numpy())
     assert apart[1] is not None
-    assert found["top1_difference"] - found["top1_low"] < (apart[0] - apart[1]) / 2, (
-        "pairing takes the games' share out"
-    )
+    # pairing removes the variance between games
+    assert found["top1_difference"] - found["top1_low"] < (apart[0] - apart[1]) / 2
     same = paired_difference(first, first)
     assert (same["top1_difference"], same["top1_low"], same["top1_high"]) == (0, 0, 0)
 
 
 def test_reliability_is_counted_by_tenths() -> None:
-    said = np.repeat([0.15, 0.55, 0.95], 40)
-    came = np.concatenate([np.arange(40) < 6, np.arange(40) < 22, np.arange(40) < 40])
-    table = rows(120, game=np.arange(120), rank=np.where(came, 1, 3)).with_columns(
-        pl.Series("choice_probability", said)
-    )
-    found = policy_reliability(table)
-    assert [(row["tenth"], row["positions"], row["score"]) for row in found] == [
-        (1, 40, 0.15),
-        (5, 40, 0.55),
-        (9, 40, 1.0),
-    ]
+    hits = np.concatenate([np.arange(40) < 6, np.arange(40) < 22, np.arange(40) < 40])
+    table = rows(120, game=np.arange(120))
+    table = table.with_columns(likely=np.repeat([0.15, 0.55, 0.95], 40), hit=hits)
+    found = reliability(table, "likely", "hit")
+    counted = [(row["tenth"], row["positions"], row["score"]) for row in found]
+    assert counted == [(1, 40, 0.15), (5, 40, 0.55), (9, 40, 1.0)]
     assert calibration_error(found) == pytest.approx(0.05 / 3)
     assert all(row["low"] <= row["score"] <= row["high"] + 1e-12 for row in found)
     drawn = rows(40, game=np.arange(40), expected=0.5, score=np.tile([0.0, 0.5, 0.5, 1.0], 10))
-    (value,) = value_reliability(drawn)
+    (value,) = reliability(drawn, "expected", "score")
     assert (value["expected"], value["score"]) == (0.5, 0.5)
     assert value["low"] == pytest.approx(
         0.5 - 1.96 * statistics.stdev([0, 0.5, 0.5, 1] * 10) / math.sqrt(40), abs=1e-4

@@ -1,4 +1,4 @@
-"""What a row says of its move is what python-chess says of it."""
+"""The kinds of moves, pieces and phases of rows, by python-chess."""
 
 import random
 from functools import cache
@@ -22,12 +22,12 @@ START = (
 
 @cache
 def positions() -> list[tuple[chess.Board, chess.Move]]:
-    """Play at random, en passant, castling and promotions where they can be."""
+    """Play random games that prefer en passant, castling and promotions to a queen."""
     chance, found = random.Random(0), []
     for seed in range(30):
         board = chess.Board(START[seed % len(START)])
         for _ in range(40):
-            moves = list(board.legal_moves)
+            moves = [one for one in board.legal_moves if one.promotion in (None, chess.QUEEN)]
             if not moves:
                 break
             rare = [
@@ -36,9 +36,6 @@ def positions() -> list[tuple[chess.Board, chess.Move]]:
                 if move.promotion or board.is_castling(move) or board.is_en_passant(move)
             ]
             move = chance.choice(rare or moves)
-            if move.promotion:
-                # a label is the queen's
-                move = chess.Move(move.from_square, move.to_square, chess.QUEEN)
             found.append((board.copy(), move))
             board.push(move)
     return found
@@ -46,15 +43,12 @@ def positions() -> list[tuple[chess.Board, chess.Move]]:
 
 def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
     rows = positions()
+    last_moves = [last_moves_of(board)[0] for board, _ in rows]
     batch = {
         "planes": np.stack([planes_of(board) for board, _ in rows]),
         "label": np.array([label_of(move, board.turn) for board, move in rows], dtype=np.uint16),
         "last_move": np.array(
-            [
-                NO_LAST_MOVE if (last := last_moves_of(board)[0]) is None else last
-                for board, _ in rows
-            ],
-            dtype=np.uint16,
+            [NO_LAST_MOVE if one is None else one for one in last_moves], dtype=np.uint16
         ),
     }
     columns = move_columns(batch)

@@ -9,20 +9,23 @@ from typing import Any
 from xml.etree import ElementTree
 
 import chess
+import numpy as np
+import polars as pl
 import pytest
 
 from model.network.presets import preset
+from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
-from pipeline.evaluation.measure import Rule
-from pipeline.evaluation.render import report_page, wrap_report, write_report, write_reports
+from pipeline.evaluation.measure import SECTIONS, Rule, choose_rows
+from pipeline.evaluation.render import publish_result, report_page, write_report
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from tests.conftest import REPOSITORY
+from pipeline.samples.shipped import EMBEDDED
+from pipeline.storage.job_folder import REPORT
 from tests.model.test_checkpoint import make
 from tests.pipeline.datasets import random_game
 
-NETWORK = REPOSITORY / "datasets" / "embedded"
 HOSTILE = (
     "<img src=x "
     "onerror=\"document.title='hacked'\"></figcaption><script>document.title='hacked'</script>"
@@ -30,10 +33,11 @@ HOSTILE = (
 
 
 def hostile_game(seed: int) -> str:
-    """Return a random game whose players, event and site are somebody's attack."""
+    """Return a random game with scripts and markup in its players, event and site."""
     escaped = HOSTILE.replace('"', '\\"')
     tags = f'[White "{escaped}"]\n[Black "{seed}{escaped}"]\n'
-    text = random_game(seed, 20).replace("Rated Rapid game", f"</style>{escaped}")
+    event = f"Rated </style> https://lichess.org/tournament/x{escaped}"
+    text = random_game(seed, 20).replace("Rated Rapid game", event)
     site = (
         "https://lichess.org/",
         "javascript:alert(1)//",
@@ -67,9 +71,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     dump.parent.mkdir()
     dump.write_text("".join(map(hostile_game, range(40))))
     ingest([str(dump)], positions, IngestConfig(test_share=0.5), workers=1)
-    twin = shutil.copytree(NETWORK, folder / "twin")
+    twin = shutil.copytree(EMBEDDED, folder / "twin")
     make(folder / "untrained", preset("fianchetto-xs"))
-    networks = [twin, folder / "untrained", NETWORK]
+    networks = [twin, folder / "untrained", EMBEDDED]
     return reports(networks, positions=positions, rule=Rule(limit=80), rating_rows=2)
 
 
@@ -79,25 +83,23 @@ def written(found: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     write_report(found["reports"][0], folder / "one")
     with pytest.MonkeyPatch.context() as patch:  # the first page has the same charts
         patch.setattr(charts, "draw_bars", lambda *_, **__: "")
-        write_reports(found, folder / "two")
+        write_report(found, folder / "two")
     return folder
 
 
-def test_the_page_holds_every_section_and_loads_nothing(
-    found: dict[str, Any], written: Path
-) -> None:
+def test_the_page_has_every_section_and_loads_nothing(found: dict[str, Any], written: Path) -> None:
     html = (written / "one" / "report.html").read_text()
     page, report = Parsed(html), found["reports"][0]
     text = page.text
     assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
-    order = [report["headline"], report["compared"], "Moves found, by the mover's rating"]
+    order = [report["headline"], report["compared"], "Moves found, by the player's rating"]
     order += ["Accuracy by position and move", "Calibration", "At each rating", report["rule"]]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert report["headline"].startswith("The embedded network finds ")
     assert "of unseen games" in report["headline"]
     assert "the test split of games" in report["compared"]
-    assert "It knows both players' ratings." in text
+    assert "It reads both players' ratings." in text
     assert "Maia-2 published 53.3 % on its own games" in report["compared"]
     assert len(html) < 3 << 20
     loading = {"script", "iframe", "object", "embed", "link", "img", "base", "form"}
@@ -125,6 +127,8 @@ def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
             assert board.is_legal(chess.Move.from_uci(row["chosen"]))
             assert 0 <= row["played_probability"] <= row["chosen_probability"] + 1e-5
             assert row["white"] == HOSTILE[:80]
+            assert row["event"].startswith("Rated </style>")
+            assert "https:" not in row["event"]
     assert all(row["rank"] > 1 for row in boards["sure_and_wrong"])
     sure = [row["chosen_probability"] for row in boards["sure_and_wrong"]]
     assert sure == sorted(sure, reverse=True)
@@ -135,6 +139,8 @@ def test_the_comparison_of_the_last_network_is_the_headline(
 ) -> None:
     assert found["names"] == ["the embedded network", "twin", "untrained"]
     assert found["reports"][0]["top1_not_in_train"] is not None
+    matrix = found["reports"][2]["rating_matrix"]
+    assert matrix == "skipped: fianchetto-xs is not conditioned on ratings"
     twin, untrained = found["differences"]
     assert twin["against"] == "the embedded network"
     assert [twin[name] for name in ("top1_difference", "top1_low", "top1_high")] == [0, 0, 0]
@@ -179,22 +185,31 @@ def test_without_boards_there_is_no_caption(found: dict[str, Any]) -> None:
     bare = report | {"details": report["details"] | {"boards": {}}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "draw_bars", lambda *_, **__: "")
-        page = report_page(wrap_report(bare)).decode()
+        page = report_page(bare).decode()
     assert "Arrows:" not in page
     assert "<figure>" not in page
 
 
-def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
-    rows = [
-        {
-            "band": "a <b> & $x$",
-            "positions": 1234,
-            "top1": 0.5,
-            "top1_low": 0.4,
-            "top1_high": 0.6,
-            "hand_written_top1": 0.3,
-        }
-    ]
+def test_boards_come_from_every_rating_band_and_from_different_games() -> None:
+    """Nine bands share twelve boards; each game and each position is shown once."""
+    number = np.arange(180)
+    columns = {"band": number % 9, "nll": number / 10, "rank": np.where(number < 170, 2, 1)}
+    table = pl.DataFrame(columns | {"game": number // 2, "key": number % 150})
+    chosen = table[choose_rows(table, SECTIONS["disagreement"])]
+    assert chosen["band"].to_list() == [0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8]
+    assert chosen["rank"].to_list() == [2] * 12
+    assert chosen["game"].n_unique() == chosen["key"].n_unique() == 12
+
+
+def test_a_result_whose_page_cannot_be_written_is_no_report(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        publish_result(tmp_path, REPORT, "report.json", {"a": 1}, {"not/there": b""})
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_a_chart_is_xml_with_its_counts_and_the_colors_of_the_page() -> None:
+    row = {"band": "a <b> & $x$", "positions": 1234, "top1": 0.5, "hand_written_top1": 0.3}
+    rows = [row | {"top1_low": 0.4, "top1_high": 0.6}]
     svg = charts.draw_bars({"one": rows}, 0.3)
     plain = charts.draw_bars({"one": rows}, 0.55)
     assert "var(--series-1)" not in plain, "no color within the interval"
@@ -203,17 +218,17 @@ def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
     assert "0 %" not in texts, "the axis covers the values"
     assert "var(--series-1)" in svg
     assert "var(--ink)" in svg
-    assert charts.draw_bars({"one": rows}, 0.3) == svg, "the same file every day"
+    assert charts.draw_bars({"one": rows}, 0.3) == svg
     both = charts.draw_bars({"one": rows, "two": rows})
     assert "var(--series-2)" in both
     assert ">two<" in both, "the legend"
 
 
-def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:
+def test_a_short_game_without_ratings_and_clocks_has_a_page_too(tmp_path: Path) -> None:
     (tmp_path / "one.pgn").write_text(
         '[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n\n'
     )
-    result = report(NETWORK, pgn=tmp_path / "one.pgn", players=False)
+    result = report(EMBEDDED, pgn=tmp_path / "one.pgn", players=False)
     assert (result["positions"], result["common_rule"]["positions"]) == (5, 0)
     write_report(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()

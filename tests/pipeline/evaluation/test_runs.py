@@ -1,4 +1,4 @@
-"""The list of runs in a folder of real checkpoints, a report and a match, and its page."""
+"""The list of runs: checkpoints, a report, a match and damaged files, and its page."""
 
 import json
 import os
@@ -22,7 +22,7 @@ HEADLINE = "mine finds 53.0 % of the moves of <b>unseen</b> games."
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give a folder with two checkpoints with curves, a report, a match, and a damaged card."""
+    """Make two checkpoints with curves, a report, a match, and a damaged card."""
     for number, name in enumerate(("old", "new")):
         place = tmp_path / "checkpoints" / name
         make(place, step=1200)
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_run_is_listed_with_what_it_is_and_found(folder: Path) -> None:
+def test_every_run_is_listed_with_its_data_and_result(folder: Path) -> None:
     runs = list_runs(folder)
     assert [run["date"] for run in runs] == sorted((run["date"] for run in runs), reverse=True)
     assert [run["name"] for run in runs[-2:]] == ["checkpoints/new", "checkpoints/old"]
@@ -72,7 +72,7 @@ def test_every_run_is_listed_with_what_it_is_and_found(folder: Path) -> None:
     assert list_runs(folder / "checkpoints" / "new")[0]["name"] == "new"
 
 
-def test_the_page_draws_the_curves_over_each_other(folder: Path) -> None:
+def test_the_page_draws_the_curves_in_one_chart(folder: Path) -> None:
     page = folder / "pages" / "runs.html"
     write_runs(list_runs(folder), page)
     html = page.read_text()

@@ -281,7 +281,8 @@ def test_boards_are_late_moves_that_the_imitation_finds_and_the_base_did_not() -
     unknown = dict.fromkeys(("promotion", "elo", "opponent_elo", "clock", "base", "increment"), 0)
     rows = {name: np.full(40, value) for name, value in unknown.items()} | playout_rows(40, seed=1)
     rows |= {"game": np.arange(40), "ply": np.arange(40)}
-    figures = {"ply": rows["ply"], "choice": np.roll(rows["label"], 1), "choice_probability": 0.5}
+    figures = {"choice": np.roll(rows["label"], 1), "choice_probability": 0.5}
+    figures |= {name: np.arange(40) for name in ("ply", "game", "key")}
     base = pl.DataFrame(figures | {"rank": 1 + np.arange(40) % 2, "nll": 2.0})
     boards = find_boards(rows, base, base.with_columns(rank=1, nll=0.5))
     assert [row["ply"] for row in boards] == list(range(LATE_PLY + 1, 40, 2))
