@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import one_core
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.columns import FORMS
+from pipeline.dataset.files.columns import PLANE_FORMATS
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
@@ -35,11 +35,11 @@ def _stream_rate(positions: Path) -> float:
 def measure(pgn: Path) -> dict[str, Any]:
     """Measure shuffled reads of all planes from disk, alternating between both storage forms."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
-        forms = {form: Path(folder) / form for form in FORMS}
+        forms = {form: Path(folder) / form for form in PLANE_FORMATS}
         for form, positions in forms.items():
             ingest([str(pgn)], positions, IngestConfig(planes=form), workers=1)
-        rates = dict.fromkeys(FORMS, 0.0)
-        for form in FORMS * TURNS:
+        rates = dict.fromkeys(PLANE_FORMATS, 0.0)
+        for form in PLANE_FORMATS * TURNS:
             rates[form] = max(rates[form], _stream_rate(forms[form]))
     return {
         "positions_per_second": round(rates["all"]),

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from model.inference.player import Player
     from model.training.config import TrainConfig
     from pipeline.dataset.batches import Batches
-    from pipeline.evaluation.measure import Rule
+    from pipeline.evaluation.measure import PositionFilter
     from pipeline.ingest.chunk import IngestConfig
 
 _CLASSES = {
     "IngestConfig": "pipeline.ingest.chunk",
-    "Rule": "pipeline.evaluation.measure",
+    "PositionFilter": "pipeline.evaluation.measure",
     "TrainConfig": "model.training.config",
 }
 _FUNCTIONS = "ingest load open_dataset read_manifest report rows sample train"
@@ -201,11 +201,12 @@ def report(
     positions: str | Path,
     *,
     split: str = "test",
-    rule: "Rule | None" = None,
+    rule: "PositionFilter | None" = None,
 ) -> dict[str, Any]:
     """Measure a checkpoint on a split: top-1 accuracy, its interval, baselines and slices.
 
-    `rule` selects the positions: by default 20,000 at random; `fianchetto.Rule(limit=0)` uses all.
+    `rule` selects the positions: by default 20,000 at random. For all of them, pass
+    `fianchetto.PositionFilter(limit=0)`.
     """
     from pipeline.evaluation.report import report as run
     from pipeline.storage.stores import parse_path

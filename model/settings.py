@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses that pydantic validates against their types and bounds.
 
     @settings(ConfigError)
-    class Rule:
+    class PositionFilter:
         min_ply: Count = 0
         \"\"\"First half-move that counts.\"\"\"
 

@@ -75,7 +75,7 @@ def store_in_memory() -> Iterator[None]:
 
 
 @pytest.fixture
-def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def poll_stop_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make training poll `stop` only before each step, so that tests can count steps.
 
     During validation, the number of polls depends on the machine's speed.

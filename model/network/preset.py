@@ -117,7 +117,7 @@ class Preset:
                 raise PresetError(f"preset {safe_text(self.name, quote=False)}: {why}")
 
 
-def preset_row(row: Preset) -> dict[str, Any]:
+def preset_to_dict(row: Preset) -> dict[str, Any]:
     """Return a preset as plain values, for a checkpoint's card."""
     return asdict(row)
 
@@ -140,5 +140,5 @@ def preset_from_row(row: object) -> Preset:
 
 def changed_fields(mine: Preset, row: object) -> list[str]:
     """Return the fields that differ from a card's preset; PresetError if the card's is invalid."""
-    theirs = preset_row(preset_from_row(row))
-    return [name for name, value in preset_row(mine).items() if value != theirs[name]]
+    theirs = preset_to_dict(preset_from_row(row))
+    return [name for name, value in preset_to_dict(mine).items() if value != theirs[name]]

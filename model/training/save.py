@@ -16,7 +16,7 @@ from model import checkpoint
 from model.calibration import scale_value
 from model.card import CARD_FILE
 from model.network.network import count_parameters
-from model.network.preset import Preset, changed_fields, preset_row
+from model.network.preset import Preset, changed_fields, preset_to_dict
 from model.training.config import TrainConfig, changed_settings, fraction_done, has_other_length
 from model.training.distributed import World, run_on_first
 from model.training.monitor import RunMonitor
@@ -46,7 +46,7 @@ def hold_directory(out: Path, place: World, check_output: Callable[[], None]) ->
 def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) -> dict[str, Any]:
     """Save a run and return its card; `more` are the loop's entries for the card."""
     card = {
-        "preset": preset_row(run.preset),
+        "preset": preset_to_dict(run.preset),
         "parameters": count_parameters(run.network),
         "step": run.step,
         "positions": run.positions,

@@ -95,7 +95,7 @@ def main() -> None:
             _print(error.result, command.json)
             raise
 
-    sys.exit(run_guarded(work))
+    sys.exit(run_and_report_errors(work))
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
@@ -109,15 +109,15 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
         from pipeline.storage.tables import plain_text
 
         text = plain_text(result)
-    print(printable(text))  # noqa: T201
+    print(replace_control_characters(text))  # noqa: T201
 
 
-def printable(text: str) -> str:
+def replace_control_characters(text: str) -> str:
     """Replace control characters, which could send escape sequences to the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
-def run_guarded(work: Callable[[], object]) -> int:
+def run_and_report_errors(work: Callable[[], object]) -> int:
     """Run `work` and return the exit status; user and system errors become one line."""
     try:
         work()
@@ -142,7 +142,7 @@ def run_guarded(work: Callable[[], object]) -> int:
         line, status = f"not enough memory: {reason}", 2
     except OSError as error:
         line, status = f"{error.filename or 'the system'}: {error.strerror or error}", 2
-    print(f"fianchetto: {printable(line)}", file=sys.stderr)  # noqa: T201
+    print(f"fianchetto: {replace_control_characters(line)}", file=sys.stderr)  # noqa: T201
     return status
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from engine.json_files import read_json, safe_text, validate_content
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.columns import MANIFEST, SPLITS, Form
+from pipeline.dataset.files.columns import MANIFEST, SPLITS, PlaneFormat
 from pipeline.dataset.files.games import games_tables
 from pipeline.dataset.files.manifest import MAX_MANIFEST_BYTES, TrainingSet, read_manifest
 from pipeline.dataset.files.shards import Batch, ShardReader, open_shard
@@ -52,7 +52,7 @@ class Shard:
     """Number of rows in each row group of the file."""
     games: int
     """Number of games in its dataset; the column `game` is below it."""
-    form: Form
+    form: PlaneFormat
     """How planes are stored."""
     groups: tuple[int, ...]
     """Number of rows in each row group that are in the split."""

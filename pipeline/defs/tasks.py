@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop
-from pipeline.evaluation.report import Rule
+from pipeline.evaluation.report import PositionFilter
 from pipeline.ingest.chunk import IngestConfig
 
 
@@ -84,7 +84,13 @@ def imitate(
 
 
 def report(
-    checkpoint: Path, positions: Path, split: str, rule: Rule, out: Path, *, progress: Progress
+    checkpoint: Path,
+    positions: Path,
+    split: str,
+    rule: PositionFilter,
+    out: Path,
+    *,
+    progress: Progress,
 ) -> Mapping[str, Any]:
     """Measure a checkpoint on a split of a dataset, and write the report to `out`."""
     from pipeline.evaluation.render import write_report

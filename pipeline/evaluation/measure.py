@@ -48,7 +48,7 @@ Search = Callable[[Batch, NDArray[np.float32], NDArray[np.float32]], dict[str, N
 
 
 @settings(ConfigError)
-class Rule:
+class PositionFilter:
     """The rule that selects the positions to count."""
 
     min_ply: Count = 0
@@ -67,7 +67,7 @@ class Rule:
         return f"{counted}; illegal moves are masked before ranking"
 
 
-def select_counted(batch: Batch, rule: Rule) -> Batch:
+def select_counted(batch: Batch, rule: PositionFilter) -> Batch:
     """Return the rows of a batch that the rule counts: those with a known move."""
     keep_B = (batch["ply"] >= rule.min_ply) & (batch["label"] != NO_LABEL)
     return batch if keep_B.all() else {name: values[keep_B] for name, values in batch.items()}
@@ -76,7 +76,7 @@ def select_counted(batch: Batch, rule: Rule) -> Batch:
 def measure_rows(
     batches: Iterator[Batch],
     network: "NetworkEvaluator | OnnxEvaluator",
-    rule: Rule,
+    rule: PositionFilter,
     rows: int,
     progress: Progress,
     *,
@@ -264,7 +264,7 @@ def choose_rows(table: "pl.DataFrame", section: Section) -> list[int]:
     return rows["row"].head(BOARDS).to_list()
 
 
-def take_rows(batches: Iterator[Batch], rule: Rule, chosen: Sequence[int]) -> Batch:
+def take_rows(batches: Iterator[Batch], rule: PositionFilter, chosen: Sequence[int]) -> Batch:
     """Return the counted rows of `batches` with the given numbers, in the given order."""
     number_N = np.asarray(chosen, dtype=np.int64)
     parts, places, begin = [], [], 0

@@ -37,7 +37,7 @@ from pipeline.evaluation.measure import (
     measure_rows,
     take_rows,
 )
-from pipeline.evaluation.measure import Rule as Rule
+from pipeline.evaluation.measure import PositionFilter as PositionFilter
 from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
 from pipeline.training.train import count_positions, list_datasets
 
@@ -64,7 +64,7 @@ class _Source(NamedTuple):
     """Train shards, to check which measured positions also occur in training."""
     dumps: Sequence[str]
     """Dumps of a single dataset, for links to games; empty if they are missing."""
-    rule: Rule
+    rule: PositionFilter
 
     def read(self, columns: Iterable[str] = COLUMNS) -> Iterator[Batch]:
         """Yield the split's rows in batches, or a sample of them if the rule has a limit."""
@@ -89,7 +89,7 @@ def _open_source(
     split: str,
     pgn: Path | None,
     against: Sequence[Path],
-    rule: Rule,
+    rule: PositionFilter,
     progress: Progress,
 ) -> Iterator[_Source]:
     """Open a dataset's split, or ingest a PGN file into a temporary folder; yield the rows."""
@@ -141,7 +141,7 @@ def reports(
     split: str = "test",
     pgn: Path | None = None,
     against: Sequence[Path] = (),
-    rule: Rule | None = None,
+    rule: PositionFilter | None = None,
     players: bool = True,
     rating_rows: int = 0,
     simulations: int = 0,
@@ -171,7 +171,7 @@ def reports(
     for path in checkpoints:  # fail before ingest, which takes minutes
         read_card(path)
     names = _display_names(checkpoints)
-    with _open_source(positions, split, pgn, against, rule or Rule(), progress) as source:
+    with _open_source(positions, split, pgn, against, rule or PositionFilter(), progress) as source:
         measured = [
             _measure(path, source, players, rating_rows, simulations, progress)
             for path in checkpoints

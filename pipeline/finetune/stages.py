@@ -27,7 +27,7 @@ from engine.progress import Progress, Stop
 from pipeline.dataset.dataset import Dataset
 from pipeline.errors import Stopped
 from pipeline.evaluation.render import write_report
-from pipeline.evaluation.report import Rule, report
+from pipeline.evaluation.report import PositionFilter, report
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.state import HUMAN_COLUMNS, Verdict, promote
 from pipeline.matches.config import ArenaConfig, SideConfig
@@ -324,7 +324,7 @@ def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[st
     names = [path.resolve().name for path in measured]
     if len(set(names)) < len(names):
         names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
-    rule, reports = Rule(limit=max(1, MAX_EVAL_POSITIONS // len(measured))), []
+    rule, reports = PositionFilter(limit=max(1, MAX_EVAL_POSITIONS // len(measured))), []
     for directory, name in zip(measured, names, strict=True):
         if stop():
             raise Stopped("stopped while measuring")

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from engine.encoding.views import LAST_MOVES
 from model.settings import Count, Share, settings
-from pipeline.dataset.files.columns import SPLITS, Form
+from pipeline.dataset.files.columns import SPLITS, PlaneFormat
 from pipeline.dataset.files.kernels import PACKED_PIECE_WORDS, PACKED_WORDS, Records
 from pipeline.dataset.files.manifest import read_note
 from pipeline.dataset.files.shards import earlier_columns, game_numbers, write_packed
@@ -50,7 +50,7 @@ from pipeline.ingest.games_table import games_table, write_options
 from pipeline.pgn import evaluation_rows, replay
 from pipeline.pgn.text import NO_EVAL
 from pipeline.storage.job_folder import DATASET, JobFolder
-from pipeline.storage.stores import Publish, parse_path, publish_behind, publish_json
+from pipeline.storage.stores import Publish, parse_path, publish_in_background, publish_json
 
 ROWS_VERSION = 2
 """Increment it when the same dump and settings give different rows. Datasets of another version are
@@ -75,7 +75,7 @@ OTHER_MACHINE_ERROR = (
 class IngestConfig(Filters):
     """Settings of a dataset, recorded in the manifest."""
 
-    planes: Form = "all"
+    planes: PlaneFormat = "all"
     """How shards store positions: all (77 planes, for any reader) or compact (the board, from which
     this program computes the planes). Compact takes half the space, and its batches are read
     several times as fast."""
@@ -275,7 +275,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     files: list[dict[str, Any]] = []
     outcomes: Counter[str] = Counter()
     collisions = game = block = 0
-    with publish_behind() as publish:
+    with publish_in_background() as publish:
         while game < len(starts):
             game, filled = _read_rows(tagged, game, rows)
             replayed: Any = rows[:filled]

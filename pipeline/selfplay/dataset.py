@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.columns import GAMES, SPLITS, Form, schema
+from pipeline.dataset.files.columns import GAMES, SPLITS, PlaneFormat, schema
 from pipeline.dataset.files.kernels import Records
 from pipeline.dataset.files.shards import earlier_columns, game_numbers, rows_table, write_rows
 from pipeline.dataset.files.stored_planes import number_array
@@ -163,7 +163,7 @@ def _write_shard(
     packed_SW: NDArray[np.uint64],
     columns: Mapping[str, NDArray[Any]],
     searches: Sequence[Sequence[Any]],
-    form: Form,
+    form: PlaneFormat,
 ) -> dict[str, Any]:
     """Publish the shuffled rows of searches as a shard; return its entry for the note."""
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(searches))

@@ -210,7 +210,7 @@ Publish = Callable[[Path, str, int, Callable[[Any], None]], Published]
 
 
 @contextmanager
-def publish_behind() -> Iterator[Publish]:
+def publish_in_background() -> Iterator[Publish]:
     """Yield a `publish` that fsyncs or uploads files while the next ones are written.
 
     Every file has been published when the block exits. Waiting for each file would take 3 to 12 %

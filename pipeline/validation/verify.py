@@ -27,7 +27,7 @@ from engine.encoding.planes import PLANES, LabelError, label_of
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.json_files import safe_text
 from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
-from pipeline.dataset.files.columns import COLUMNS, GAMES, MANIFEST, SPLITS, form_of
+from pipeline.dataset.files.columns import COLUMNS, GAMES, MANIFEST, SPLITS, find_plane_format
 from pipeline.dataset.files.games import GAMES_COLUMNS
 from pipeline.dataset.files.manifest import list_damage, read_manifest
 from pipeline.dataset.files.shards import convert_damage_errors, group_rows
@@ -121,9 +121,11 @@ def compare_files(directory: Path) -> list[str]:
             wrong.append(f"{path.name}: does not match its hash")
         elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
             wrong.append(f"{path.name}: does not have the number of rows in the manifest")
-        elif entry["split"] and (form := form_of(footer.schema.names)) != manifest["planes"]:
-            says = f"but the manifest says {manifest['planes']}"
-            wrong.append(f"{path.name}: its planes are of the form {form}, {says}")
+        elif entry["split"]:
+            stored = find_plane_format(footer.schema.names)
+            if stored != manifest["planes"]:
+                said = manifest["planes"]
+                wrong.append(f"{path.name}: has planes {stored}, but the manifest says {said}")
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
     found = sorted(path.name for path in directory.glob("*.parquet"))
     strangers = [name for name in found if name not in named]

@@ -47,7 +47,7 @@ def test_a_network_is_trained_and_measured(folder: Path, tmp_path: Path) -> None
     config = fianchetto.TrainConfig(steps=2, batch_size=16, device="cpu")
     positions, network = folder / "positions", tmp_path / "network"
     assert fianchetto.train(positions, network, config, preset="fianchetto-xs")["step"] == 2
-    rule = fianchetto.Rule(limit=50)
+    rule = fianchetto.PositionFilter(limit=50)
     assert fianchetto.report(network, positions, rule=rule)["positions"] == 50
 
 

@@ -37,7 +37,7 @@ from model.inference.columns import AnswerError
 from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.network.device import OutOfMemoryError, memory_errors
 from model.network.network import build
-from model.network.preset import Preset, preset_row
+from model.network.preset import Preset, preset_to_dict
 from tests.model.synthetic import TINY, TINY_SEED, batch
 from tests.processes import NOBODY
 
@@ -72,7 +72,7 @@ def kill_before(patch: pytest.MonkeyPatch, operation: int) -> Callable[[], bool]
 def make(directory: Path, row: Preset = TINY, seed: int = 3, step: int = 7) -> dict[str, Any]:
     directory.mkdir(parents=True, exist_ok=True)
     card = {
-        "preset": preset_row(row),
+        "preset": preset_to_dict(row),
         "parameters": 9,
         "step": step,
         "positions": 70,
@@ -156,17 +156,17 @@ def test_files_that_are_not_cards_are_refused(tmp_path: Path, text: str) -> None
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"preset": preset_row(TINY) | {"width": 10**9}}, CardError),
-        ({"preset": preset_row(TINY) | {"blocks": 4096}}, CardError),
-        ({"preset": preset_row(TINY) | {"view": "no"}}, CardError),
-        ({"preset": preset_row(TINY) | {"moves": "no"}}, CardError),
+        ({"preset": preset_to_dict(TINY) | {"width": 10**9}}, CardError),
+        ({"preset": preset_to_dict(TINY) | {"blocks": 4096}}, CardError),
+        ({"preset": preset_to_dict(TINY) | {"view": "no"}}, CardError),
+        ({"preset": preset_to_dict(TINY) | {"moves": "no"}}, CardError),
         ({"step": "7"}, CardError),
         ({"data": {"datasets": [{"name": 7}]}}, CardError),
         ({"calibration": {"factor": 0.0, "value_brier_before": 0, "value_brier": 0}}, CardError),
         ({"encoding_version": 99}, EncodingMismatchError),
         ({"moves_hash": "0" * 16}, EncodingMismatchError),
         # false sizes cost no memory
-        ({"preset": preset_row(TINY) | {"width": 4096, "blocks": 100}}, TensorMismatchError),
+        ({"preset": preset_to_dict(TINY) | {"width": 4096, "blocks": 100}}, TensorMismatchError),
         ({"files": {"weights": {"name": "../weights-7.safetensors"}}}, DamagedFileError),
         ({"files": {"weights": {"name": "weights-7.safetensors/.."}}}, DamagedFileError),
         ({"files": {"weights": {"name": None, "sha256": ""}}}, DamagedFileError),

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from model.checkpoint import save
 from model.network.network import build
-from model.network.preset import preset_row
+from model.network.preset import preset_to_dict
 from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import JoinConfig, join
 from tests.model.synthetic import TINY
@@ -51,7 +51,7 @@ def workplace(folder: Path) -> Path:
     (folder / NET).mkdir()
     counts = {"parameters": 9, "step": 7, "positions": 70, "seconds": 1.5, "finished": True}
     more = {"metrics": {"loss": 1.5}, "config": {}, "data": {"datasets": [{"name": "a"}]}}
-    card = {"preset": preset_row(TINY)} | counts | more
+    card = {"preset": preset_to_dict(TINY)} | counts | more
     save(folder / NET, card, {"weights": build(TINY, 3).state_dict()})
     return folder
 

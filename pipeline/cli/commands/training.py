@@ -10,7 +10,7 @@ from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.cli.commands.base import Common, require_output
 from pipeline.cli.endings import describe_checkpoint, describe_report, next_command
 from pipeline.errors import ConfigError, Stopped
-from pipeline.evaluation.report import Rule
+from pipeline.evaluation.report import PositionFilter
 from pipeline.ingest.filters import NAMES_HOLD_COMMAS
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.job_folder import REPORT
@@ -95,7 +95,7 @@ class Report(Common):
     """Directory for the report: one HTML page, text and JSON."""
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` is the newest games, which a training set holds out."""
-    rule: Rule = field(default_factory=Rule)
+    rule: PositionFilter = field(default_factory=PositionFilter)
     """Choose the positions of the split to measure."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""

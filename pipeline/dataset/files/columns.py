@@ -33,8 +33,8 @@ ROW_GROUP = 32_768
 """Maximum rows of a row group, the unit of shuffling: about 20 MB as unpacked planes
 (docs/findings.md). A file with larger groups is refused, since this project does not write them."""
 
-Form = Literal["all", "compact"]
-FORMS: tuple[Form, ...] = ("all", "compact")
+PlaneFormat = Literal["all", "compact"]
+PLANE_FORMATS: tuple[PlaneFormat, ...] = ("all", "compact")
 """How a shard stores planes: all 77, or the position from which they are computed."""
 NAN = float("nan")
 
@@ -154,7 +154,7 @@ def _plane_column(name: str, kind: pa.DataType, encoding: str = "BYTE_STREAM_SPL
     return Column(name, kind, codec="zstd", encoding=encoding)
 
 
-PLANE_COLUMNS: dict[Form, tuple[Column, ...]] = {
+PLANE_COLUMNS: dict[PlaneFormat, tuple[Column, ...]] = {
     "all": (
         *(_plane_column(name, U64) for name in PIECE_COLUMNS),
         *(_plane_column(name, pa.binary(8 * it), "PLAIN") for name, it in MOVE_COLUMNS.items()),
@@ -200,13 +200,13 @@ STATISTICS = ("label", "ply", "elo", "game")
 """Columns with minimum and maximum statistics in the footer."""
 
 
-def columns_of(form: Form, optional: Collection[str] = ()) -> list[Column]:
+def columns_of(form: PlaneFormat, optional: Collection[str] = ()) -> list[Column]:
     """Return the columns of a shard in order, including the given optional ones."""
     rows = (column for column in ROW_COLUMNS if not column.optional or column.name in optional)
     return [*PLANE_COLUMNS[form], *rows]
 
 
-def schema(form: Form = "all", optional: Collection[str] = ()) -> pa.Schema:
+def schema(form: PlaneFormat = "all", optional: Collection[str] = ()) -> pa.Schema:
     """Return the Arrow schema of a shard, including the given optional columns."""
     columns = columns_of(form, optional)
     fields = [pa.field(column.name, column.type, column.null is not None) for column in columns]
@@ -214,7 +214,7 @@ def schema(form: Form = "all", optional: Collection[str] = ()) -> pa.Schema:
     return pa.schema(fields, metadata={**metadata, "moves_hash": moves_hash()})
 
 
-def form_of(names: Collection[str]) -> Form:
+def find_plane_format(names: Collection[str]) -> PlaneFormat:
     """Return the form of a shard from the names of its columns."""
     return "compact" if BOARD_COLUMNS[0] in names else "all"
 

@@ -15,7 +15,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import read_json, safe_text, validate_content
-from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, MANIFEST, ROW_GROUP, SPLITS, Form
+from pipeline.dataset.files.columns import (
+    FORMAT_VERSION,
+    GAMES,
+    MANIFEST,
+    ROW_GROUP,
+    SPLITS,
+    PlaneFormat,
+)
 from pipeline.errors import DatasetError
 from pipeline.storage.job_folder import BUILDING
 
@@ -100,7 +107,7 @@ class PositionCounts(Schema):
 class Manifest(Schema):
     """manifest.json of a dataset; its counts must be consistent."""
 
-    planes: Form
+    planes: PlaneFormat
     """How shards store planes."""
     row_group: Annotated[int, Field(ge=1, le=ROW_GROUP)]
     """Rows of each row group except a shard's last, so that rows are counted without footers."""

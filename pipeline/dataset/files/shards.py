@@ -31,8 +31,8 @@ from pipeline.dataset.files.columns import (
     OPTIONAL,
     PLANE_COLUMNS,
     ROW_GROUP,
-    Form,
-    form_of,
+    PlaneFormat,
+    find_plane_format,
     schema,
     writer_options,
 )
@@ -57,7 +57,7 @@ Batch = dict[str, NDArray[Any]]
 
 
 def rows_table(
-    packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form = "all"
+    packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: PlaneFormat = "all"
 ) -> pa.Table:
     """Return a shard's table from packed positions and the other columns.
 
@@ -83,7 +83,10 @@ def write_rows(table: pa.Table, path: Any) -> None:
 
 
 def write_packed(
-    packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any
+    packed_RW: NDArray[np.uint64],
+    columns: Mapping[str, NDArray[Any]],
+    form: PlaneFormat,
+    target: Any,
 ) -> None:
     """Write packed rows as `rows_table` and `write_rows` would, one row group at a time."""
     stored = schema(form, columns.keys())
@@ -149,7 +152,7 @@ def check_footer(path: Path, footer: pq.FileMetaData, groups: Sequence[int] | No
     """
     found = footer.schema.to_arrow_schema()
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
-    expected = schema(form_of(found.names), found.names)
+    expected = schema(find_plane_format(found.names), found.names)
     if not found.equals(expected, check_metadata=False) or stamp != moves_hash():
         table = safe_text(stamp, quote=False) or "unknown"
         raise damaged_file_error(
@@ -179,7 +182,7 @@ class ShardReader:
         """Read a file with a checked footer: the rows of `wanted` games, bool[G], or all rows."""
         metadata = file.metadata
         self.file, self.wanted = file, wanted
-        self.form = form_of(metadata.schema.names)
+        self.form = find_plane_format(metadata.schema.names)
         self.groups = group_rows(metadata)
         """Number of rows in each row group."""
         self.optional = tuple(name for name in OPTIONAL if name in metadata.schema.names)

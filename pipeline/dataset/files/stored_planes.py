@@ -27,8 +27,8 @@ from pipeline.dataset.files.columns import (
     BOARD_COLUMNS,
     MOVE_COLUMNS,
     PIECE_COLUMNS,
-    Form,
-    form_of,
+    PlaneFormat,
+    find_plane_format,
 )
 from pipeline.dataset.files.kernels import (
     ILLEGAL_LABEL,
@@ -95,7 +95,7 @@ def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
 # ---------------------------------------------------------------- planes to columns
 
 
-def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
+def plane_arrays(packed_RW: NDArray[np.uint64], form: PlaneFormat) -> list[pa.Array]:
     """Return the columns PLANE_COLUMNS[form] for packed positions."""
     rows = len(packed_RW)
     if form == "all":
@@ -202,7 +202,7 @@ def packed_from(table: pa.Table) -> NDArray[np.uint64]:
 def planes_from(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
     """Return the planes of a table of either form, uint64[R, 77], in `out_RP` if given."""
     planes_RP = np.empty((len(table), PLANES), dtype=np.uint64) if out_RP is None else out_RP
-    if form_of(table.schema.names) == "compact":
+    if find_plane_format(table.schema.names) == "compact":
         return unpack(packed_from(table), out_RP=planes_RP)
     pieces_CR = np.empty((len(PIECE_COLUMNS), len(table)), dtype=np.uint64)
     for plane, name in enumerate(PIECE_COLUMNS):

@@ -16,7 +16,7 @@ from pipeline.dataset.files.columns import MANIFEST
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.evaluation.report import Rule
+from pipeline.evaluation.report import PositionFilter
 from pipeline.finetune.config import FinetuneConfig, Games
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.storage.stores import file_hash
@@ -108,7 +108,7 @@ class ReportOptions:
     `checkpoint`, otherwise the one made by this run or the newest."""
     split: Literal["train", "val", "test", "latest"] = "test"
     """Split to measure on; `latest` is the newest games, held out by a training set."""
-    rule: Rule = field(default_factory=Rule)
+    rule: PositionFilter = field(default_factory=PositionFilter)
     """Positions of the split to measure: the options of `fianchetto report`."""
 
 

@@ -15,7 +15,7 @@ from model.network.preset import (
     PresetError,
     changed_fields,
     preset_from_row,
-    preset_row,
+    preset_to_dict,
 )
 from model.network.presets import UnknownPresetError, preset, presets
 from tests.model.synthetic import TINY, TINY_SEED, batch
@@ -162,21 +162,21 @@ def test_invalid_presets_are_refused_by_field(field: str, value: object, message
             replace(TINY, move_features_width=8, policy_width=2, **other)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("row", [None, [], {}, {"name": "x"}, preset_row(TINY) | {"self": 1}])
+@pytest.mark.parametrize("row", [None, [], {}, {"name": "x"}, preset_to_dict(TINY) | {"self": 1}])
 def test_rows_from_a_card_are_checked(row: object) -> None:
     with pytest.raises(PresetError):
         preset_from_row(row)
 
 
 def test_changed_fields_are_named() -> None:
-    row = preset_row(TINY)
+    row = preset_to_dict(TINY)
     assert changed_fields(TINY, row) == []
     assert changed_fields(replace(TINY, width=9, towers=2), row) == ["width", "towers"]
 
 
 def test_fields_with_a_default_may_be_missing_from_a_card() -> None:
     for field in fields(Preset):
-        row = preset_row(TINY)
+        row = preset_to_dict(TINY)
         del row[field.name]
         if field.default is MISSING:
             with pytest.raises(PresetError, match=field.name):

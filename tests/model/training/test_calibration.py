@@ -20,7 +20,7 @@ from model.training.config import TrainConfig
 from model.training.loop import train
 from tests.model.synthetic import TINY, TINY_SEED, batch, stream
 
-pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+pytestmark = pytest.mark.usefixtures("poll_stop_before_steps_only")
 
 UNSEEN = batch(512, 9) | {"result": np.random.default_rng(0).integers(-1, 2, 512).astype(np.int8)}
 

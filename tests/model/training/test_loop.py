@@ -25,7 +25,7 @@ from model.training.targets import IllegalTargetError
 from pipeline.training.train import describe_start
 from tests.model.synthetic import TINY, Batch, FakeClock, batch, stream
 
-pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+pytestmark = pytest.mark.usefixtures("poll_stop_before_steps_only")
 
 REPORT_STEPS = 4
 CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu")

@@ -10,12 +10,12 @@ import pytest
 
 from engine.progress import Tick
 from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
-from pipeline.dataset.files.columns import FORMS
+from pipeline.dataset.files.columns import PLANE_FORMATS
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, DatasetError
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", PLANE_FORMATS)
 def test_rows_are_the_positions_and_moves_of_the_games(made: dict[str, Path], form: str) -> None:
     games = []
     with made["dump"].open() as file:

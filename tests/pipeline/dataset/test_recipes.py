@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.cli.main import main
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.columns import FORMS
+from pipeline.dataset.files.columns import PLANE_FORMATS
 from pipeline.dataset.files.manifest import read_manifest
 
 README = Path(__file__).parents[3] / "datasets" / "README.md"
@@ -28,7 +28,7 @@ def blocks(kind: str) -> Iterator[str]:
 @pytest.fixture
 def folder(made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a folder with the datasets that the page names."""
-    for name, form in zip(("games", "small"), FORMS, strict=True):
+    for name, form in zip(("games", "small"), PLANE_FORMATS, strict=True):
         (tmp_path / name).symlink_to(made[form])
     monkeypatch.chdir(tmp_path)
     return tmp_path

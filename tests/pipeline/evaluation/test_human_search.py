@@ -26,7 +26,7 @@ from pipeline.evaluation.calibrate import (
     fit_correction,
 )
 from pipeline.evaluation.render import report_page, report_text
-from pipeline.evaluation.report import Rule, report
+from pipeline.evaluation.report import PositionFilter, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
@@ -85,7 +85,7 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     network: Path, positions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="run `fianchetto calibrate` first"):
-        report(network, positions=positions, rule=Rule(limit=5), simulations=8)
+        report(network, positions=positions, rule=PositionFilter(limit=5), simulations=8)
     found = calibrate(network, positions, split="val", rows=20, simulations=8)
     assert found["positions"] == 20
     assert found["searched_cross_entropy"] <= found["cross_entropy"] + 1e-9
@@ -96,7 +96,7 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     strong = {"ratings": [400], "weights": [3.0], "sharpness": [1.0]}
     entry = {"simulations": 8, "likelihood": strong, "strength": strong}
     save_human_search(network, read_card(network)["files"]["weights"]["sha256"], entry)
-    measured = report(network, positions=positions, rule=Rule(limit=0), simulations=8)
+    measured = report(network, positions=positions, rule=PositionFilter(limit=0), simulations=8)
     rows = measured["human_search"]["rows"]
     total = rows[-1]
     assert (total["band"], total["positions"]) == ("all", measured["positions"])

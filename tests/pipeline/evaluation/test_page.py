@@ -16,7 +16,7 @@ import pytest
 from model.network.presets import preset
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
-from pipeline.evaluation.measure import SECTIONS, Rule, choose_rows
+from pipeline.evaluation.measure import SECTIONS, PositionFilter, choose_rows
 from pipeline.evaluation.render import publish_result, report_page, write_report
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
@@ -74,7 +74,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     twin = shutil.copytree(EMBEDDED, folder / "twin")
     make(folder / "untrained", preset("fianchetto-xs"))
     networks = [twin, folder / "untrained", EMBEDDED]
-    return reports(networks, positions=positions, rule=Rule(limit=80), rating_rows=2)
+    return reports(networks, positions=positions, rule=PositionFilter(limit=80), rating_rows=2)
 
 
 @pytest.fixture(scope="module")

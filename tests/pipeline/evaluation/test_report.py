@@ -12,7 +12,7 @@ from pipeline.dataset.join import JoinConfig, join
 from pipeline.defs.tasks import probe
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import write_report
-from pipeline.evaluation.report import Rule, _display_names, _seen_in_training, report
+from pipeline.evaluation.report import PositionFilter, _display_names, _seen_in_training, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
@@ -40,7 +40,7 @@ def positions(pgn: Path) -> Path:
 
 
 def test_a_limit_is_a_sample_of_positions_across_all_games(pgn: Path, tmp_path: Path) -> None:
-    found = report(EMBEDDED, pgn=pgn, rule=Rule(limit=60), players=False, rating_rows=5)
+    found = report(EMBEDDED, pgn=pgn, rule=PositionFilter(limit=60), players=False, rating_rows=5)
     assert found["positions"] == 60
     assert found["games"] > 36, "60 random positions of 120 games are mostly of 47 games"
     assert "a random sample of at most 60 positions of all games" in found["rule"]
@@ -54,7 +54,7 @@ def test_a_limit_is_a_sample_of_positions_across_all_games(pgn: Path, tmp_path: 
 
 
 def test_a_rule_says_which_rows_it_counts(pgn: Path) -> None:
-    found = report(EMBEDDED, pgn=pgn, rule=Rule(min_ply=14, limit=0), players=False)
+    found = report(EMBEDDED, pgn=pgn, rule=PositionFilter(min_ply=14, limit=0), players=False)
     assert "from ply 14 on of every game" in found["common_rule"]["rule"]
     with pgn.open() as file:
         games = iter(lambda: chess.pgn.read_game(file), None)
@@ -65,7 +65,7 @@ def test_a_rule_says_which_rows_it_counts(pgn: Path) -> None:
 
 def test_positions_that_cannot_be_counted_are_refused(tmp_path: Path, positions: Path) -> None:
     with pytest.raises(ConfigError, match=r"none of the 2 positions .* from ply 200 on: lower min"):
-        report(EMBEDDED, positions=positions, rule=Rule(min_ply=200, limit=2))
+        report(EMBEDDED, positions=positions, rule=PositionFilter(min_ply=200, limit=2))
     board = chess.Board()
     board.push_san("e4")
     row = {"fen": [board.fen()] * 12, "cp": [9] * 12, "mate": [None] * 12, "move": [None] * 12}
@@ -81,7 +81,7 @@ def test_a_training_set_of_one_dataset_is_reported_with_links(
     positions: Path, tmp_path: Path
 ) -> None:
     join([positions], tmp_path / "sets" / "one", JoinConfig(hold_out="none"))
-    found = report(EMBEDDED, positions=tmp_path / "sets" / "one", rule=Rule(limit=50))
+    found = report(EMBEDDED, positions=tmp_path / "sets" / "one", rule=PositionFilter(limit=50))
     assert "the test split of one" in found["compared"]
     assert any("link" in row for rows in found["details"]["boards"].values() for row in rows)
 

@@ -9,7 +9,7 @@ from typing import Any
 from engine.progress import Progress, Stop, Tick
 from model.checkpoint import save
 from model.network.network import build, count_parameters
-from model.network.preset import preset_row
+from model.network.preset import preset_to_dict
 from pipeline.errors import Stopped
 from pipeline.finetune.stages import Stage, StageContext
 from pipeline.finetune.state import STAGES
@@ -32,7 +32,7 @@ def network(directory: Path, seed: int) -> Path:
     """Write a checkpoint of a tiny untrained network."""
     directory.mkdir(parents=True)
     made = build(TINY, seed=seed)
-    card: dict[str, Any] = {"preset": preset_row(TINY), "parameters": count_parameters(made)}
+    card: dict[str, Any] = {"preset": preset_to_dict(TINY), "parameters": count_parameters(made)}
     card |= {"step": 3, "positions": 48, "seconds": 1.0, "finished": True}
     card |= {"metrics": {}, "config": {}, "data": {"datasets": []}}
     save(directory, card, {"weights": made.state_dict()})

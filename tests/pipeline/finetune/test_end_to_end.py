@@ -27,7 +27,7 @@ from model.training.config import TrainConfig
 from model.training.loop import train
 from model.training.monitor import CALIBRATED
 from pipeline.dataset.batches import Batches
-from pipeline.evaluation.report import Rule, report
+from pipeline.evaluation.report import PositionFilter, report
 from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.stages import write_seed
@@ -172,7 +172,7 @@ def test_the_best_is_an_ordinary_checkpoint(
 ) -> None:
     (out, result), best = looped, looped[0] / "best"
     assert load(best)[1]["finetune"]["generation"] == result["generation"]
-    measured = report(best, positions=folder / "human", rule=Rule(limit=100))
+    measured = report(best, positions=folder / "human", rule=PositionFilter(limit=100))
     assert measured["positions"] == 100
     assert "human" in measured["trained_on"] or result["generation"] == 0
     assert load_player(best).choose(chess.Board()).move in chess.Board().legal_moves

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.progress import Tick
-from pipeline.dataset.files.columns import Form
+from pipeline.dataset.files.columns import PlaneFormat
 from pipeline.errors import OtherDumpError
 from pipeline.ingest import chunk, job, manifest
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
@@ -78,7 +78,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("planes", ["all", "compact"])
-def test_rows_are_those_of_their_version(dump: Path, tmp_path: Path, planes: Form) -> None:
+def test_rows_are_those_of_their_version(dump: Path, tmp_path: Path, planes: PlaneFormat) -> None:
     made = ingest([str(dump)], tmp_path / "out", replace(SMALL, planes=planes), workers=1)
     assert made["rows_version"] == ROWS_VERSION
     assert rows_of(tmp_path / "out") == GOLDEN[ROWS_VERSION], (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.temporaries import replace_file
-from pipeline.cli.main import printable, run_guarded
+from pipeline.cli.main import replace_control_characters, run_and_report_errors
 from pipeline.dataset.files.shards import convert_damage_errors
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.job import ingest
@@ -81,17 +81,17 @@ def test_errors_of_disks_and_memory_name_their_cause(
         assert raised.value.filename == expected
     errors = (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     for error in errors:
-        assert run_guarded(lambda error=error: (_ for _ in ()).throw(error)) == 2
+        assert run_and_report_errors(lambda error=error: (_ for _ in ()).throw(error)) == 2
         assert capsys.readouterr().err.startswith("fianchetto: not enough memory: ")
     with pytest.raises(RuntimeError, match="a bug"):
-        run_guarded(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
+        run_and_report_errors(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
 
 
 def test_names_write_no_escape_codes_into_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     error = ConfigError("http://a/\x1b[2J\x9b31m\r does not exist")
-    assert run_guarded(lambda: (_ for _ in ()).throw(error)) == 2
+    assert run_and_report_errors(lambda: (_ for _ in ()).throw(error)) == 2
     assert capsys.readouterr().err == "fianchetto: http://a/?[2J?31m? does not exist\n"
-    assert printable("a table\n\tfor é\x07") == "a table\n\tfor é?"
+    assert replace_control_characters("a table\n\tfor é\x07") == "a table\n\tfor é?"
 
 
 FORMULAS = ('=HYPERLINK("http://evil","x")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1")

@@ -30,7 +30,7 @@ from pipeline.ingest.job import ingest
 from pipeline.storage import http, objects
 from pipeline.storage.job_folder import BUILDING, DATASET, JobFolder
 from pipeline.storage.objects import RangeFile, fetch_version, open_remote
-from pipeline.storage.stores import Published, parse_path, publish, publish_behind
+from pipeline.storage.stores import Published, parse_path, publish, publish_in_background
 from pipeline.validation.verify import compare_files
 from tests.conftest import shared_data
 from tests.pipeline import datasets
@@ -197,7 +197,7 @@ def test_a_store_that_refuses_is_reported_and_a_writer_that_fails_leaves_nothing
     monkeypatch.setattr(type(folder.fs), "put_file", refused)
     with pytest.raises(StoreError, match=r"memory://.*refused/a: Access Denied"):
         publish(folder, "a", 0, lambda target: target.write(b"whole"))
-    with pytest.raises(StoreError, match="Access Denied"), publish_behind() as publish_later:
+    with pytest.raises(StoreError, match="Access Denied"), publish_in_background() as publish_later:
         publish_later(folder, "no", 0, lambda target: target.write(b"no"))
 
 
@@ -216,14 +216,17 @@ def test_files_are_written_while_others_are_flushed_and_named_once_on_disk(
         raise RuntimeError("in the middle")
 
     monkeypatch.setattr(os, "fsync", slow)
-    with publish_behind() as publish_later:
+    with publish_in_background() as publish_later:
         first = publish_later(tmp_path, "a", 3, lambda target: target.write(b"one"))
         assert not (tmp_path / "a").exists()
         publish_later(tmp_path, "b", 0, lambda target: target.write(b"two"))
         second.set()
     assert len(synced) == 2
     assert first == Published("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
-    with pytest.raises(RuntimeError, match="in the middle"), publish_behind() as publish_later:
+    with (
+        pytest.raises(RuntimeError, match="in the middle"),
+        publish_in_background() as publish_later,
+    ):
         publish_later(tmp_path, "half", 0, breaks)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 

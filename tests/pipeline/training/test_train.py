@@ -27,7 +27,7 @@ from pipeline.cli.commands.networks import Export
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.evaluation.report import Rule, report
+from pipeline.evaluation.report import PositionFilter, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training import export
@@ -228,7 +228,7 @@ def test_the_speed_of_real_blitz_and_rapid_games_reaches_network_and_report(
     monkeypatch.setattr("model.network.presets.preset", lambda name: small(preset(name)))
     config = replace(STEPS, steps=3, batch_size=64)
     train_on([tmp_path / "positions"], "fianchetto-human-m", config, tmp_path / "net")
-    found = report(tmp_path / "net", positions=tmp_path / "positions", rule=Rule(limit=0))
+    found = report(tmp_path / "net", positions=tmp_path / "positions", rule=PositionFilter(limit=0))
     speeds = {row["band"]: row["positions"] for row in found["slices"]["time control"]}
     assert set(speeds) == {"blitz", "rapid"}
     rows = next(Batches([tmp_path / "positions"], "test", batch_size=512).read_rows())

@@ -30,7 +30,7 @@ from pipeline.training.tune import add_uses, tune_on
 from tests.model.synthetic import TINY, stream
 from tests.pipeline.searched import dataset, legal_labels, on_the_last_move, playouts
 
-pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+pytestmark = pytest.mark.usefixtures("poll_stop_before_steps_only")
 
 CPU = torch.device("cpu")
 CONFIG = TrainConfig(

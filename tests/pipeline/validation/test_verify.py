@@ -99,7 +99,7 @@ def test_a_manifest_that_names_another_form_of_planes_is_found(copied: Path) -> 
     (directory / "manifest.json").write_text(json.dumps(manifest | {"planes": "compact"}))
     shards = [entry["name"] for entry in manifest["files"] if entry["split"] is not None]
     assert look(copied)["files"] == [
-        f"{name}: its planes are of the form all, but the manifest says compact" for name in shards
+        f"{name}: has planes all, but the manifest says compact" for name in shards
     ]
 
 

@@ -21,7 +21,7 @@ from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.columns import FORMS, MEANINGS, ROW_COLUMNS, SPLITS, schema
+from pipeline.dataset.files.columns import MEANINGS, PLANE_FORMATS, ROW_COLUMNS, SPLITS, schema
 from pipeline.dataset.files.kernels import ILLEGAL_LABEL, unpack_positions
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.stored_planes import pack, to_positions, unpack
@@ -37,7 +37,7 @@ from tests.pipeline.hostile import column, stored
 Forms = dict[str, Path]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", PLANE_FORMATS)
 def test_polars_duckdb_and_pandas_read_every_column(made: Forms, form: str) -> None:
     import duckdb
     import pandas as pd
@@ -55,7 +55,7 @@ def test_polars_duckdb_and_pandas_read_every_column(made: Forms, form: str) -> N
 
 
 def test_both_forms_give_the_same_batches_and_python_chess_the_same_planes(made: Forms) -> None:
-    streams = [Batches([made[form]], batch_size=64, seed=4) for form in FORMS]
+    streams = [Batches([made[form]], batch_size=64, seed=4) for form in PLANE_FORMATS]
     assert [stream.packed for stream in streams] == [False, True]
     for one, other in islice(zip(*(it.from_step(3) for it in streams), strict=True), 50):
         assert equal(one, other)
@@ -67,7 +67,7 @@ def test_both_forms_give_the_same_batches_and_python_chess_the_same_planes(made:
 def test_a_compact_row_is_smaller_and_the_manifest_names_the_form(made: Forms) -> None:
     """Of a dataset this small the footers are most; the columns alone count."""
     sizes = {}
-    for form in FORMS:
+    for form in PLANE_FORMATS:
         group = pq.read_metadata(made[form] / "train-00000-0.parquet").row_group(0)
         chunks = (group.column(at).total_compressed_size for at in range(group.num_columns))
         sizes[form] = sum(chunks) / group.num_rows
@@ -134,7 +134,7 @@ def same(dump: str, folder: Path, workers: int = 1) -> int:
     whole = ingest([dump], folder / "all", IngestConfig(**config), workers=workers)
     ingest([dump], folder / "compact", IngestConfig(**config, planes="compact"), workers=workers)
     for split in (split for split in SPLITS if whole["positions"][split]):
-        both = (Dataset.open(folder / form).rows(split, HUMAN_COLUMNS) for form in FORMS)
+        both = (Dataset.open(folder / form).rows(split, HUMAN_COLUMNS) for form in PLANE_FORMATS)
         for one, other in zip(*both, strict=True):
             assert all(np.array_equal(one[name], other[name]) for name in HUMAN_COLUMNS)
     return int(whole["positions"]["total"])
