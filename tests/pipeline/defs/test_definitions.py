@@ -10,7 +10,7 @@ from dagster._core.snap.job_snapshot import JobSnap
 from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.progress import Tick
-from pipeline.dataset.files.columns import FORMS, schema
+from pipeline.dataset.files.columns import PLANE_FORMATS, schema
 from pipeline.defs import checks, first_network, steps
 from pipeline.defs.launchpad.forms import build_options
 from pipeline.defs.launchpad.options import OPTIONS
@@ -137,7 +137,7 @@ def test_partition_keys_of_dump_files() -> None:
     assert not any(parse_key(Path(name)) for name in strange)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", PLANE_FORMATS)
 def test_columns_of_positions_are_described(form: str) -> None:
     made = {"planes": form, "config": {"history": 3}}
     described = {column.name: column.description for column in column_schema(made).columns}
