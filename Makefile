@@ -59,7 +59,7 @@ ui-postgres: $(READY)
 
 test: $(CHECKED)
 	$(MAKE) --jobs 2 check kernels
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 3 -m "not slow"
 
 # Besides: apt-get install chromium stockfish postgresql. Proofs whose tools are not there are skipped, saying so.
 test-slow: $(CHECKED)
@@ -77,7 +77,7 @@ test-lowest: $(CHECKED)
 	$(LOWEST)/bin/pip install --quiet torch==2.13.0 -c $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/pip install --quiet -e ".[dev]" -c $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m tests.kernels
-	$(LOWEST)/bin/pytest -n 2 -m "not slow" $(QUICK)
+	$(LOWEST)/bin/pytest -n 3 -m "not slow" $(QUICK)
 
 .PHONY: gpu
 gpu: $(CHECKED)
