@@ -9,9 +9,9 @@
 #   MATCH="--games 100"              options of `fianchetto arena`
 #   PRICE=2.50                       price of this machine per hour, to print the cost
 #
-# Run it again after a stop: finished steps are not repeated, and the others resume. Steps whose
-# games or options have changed run again; for other games, choose another OUT. Training and search
-# use a GPU if torch finds one.
+# Run it again after a stop: finished steps are not repeated, and the others resume. A step whose
+# games or options have changed runs again, and so do all later ones; for other games, choose
+# another OUT. Training and search use a GPU if torch finds one.
 set -euo pipefail
 games=${1:-2013-01}
 if [ -e "$games" ]; then games=$(realpath "$games"); fi
@@ -22,10 +22,12 @@ mkdir -p "$out"
 times=$out/times.tsv # a line for each attempt: step, seconds, exit status, command
 touch "$times"
 
-step() { # NAME COMMAND...: run a command unless the same one has succeeded, and record its time
+ran= # not empty once a step has run
+step() { # NAME COMMAND...: run a command and record its time, unless it and all before succeeded
   local name=$1 begun=$SECONDS status=0
   shift
-  if grep -qxF "0	$*" <(cut -f 3- "$times"); then return; fi
+  if [ -z "$ran" ] && grep -qxF "0	$*" <(cut -f 3- "$times"); then return; fi
+  ran=yes
   echo "== $name: fianchetto $*" >&2
   fianchetto "$@" || status=$?
   printf '%s\t%s\t%s\t%s\n' "$name" $((SECONDS - begun)) "$status" "$*" >>"$times"

@@ -189,6 +189,8 @@ def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
         block = name.partition(".")[0]
         if block in blocks or block not in SHARED:
             key = find_key(name, known, str(path))
+            if key in given:
+                raise SettingError(f"{path}: {key} is set twice")
             given[key] = Given(value, f"{path}: {key}")
     return given
 

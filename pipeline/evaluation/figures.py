@@ -131,7 +131,8 @@ def reliability(table: pl.DataFrame, expected: str, observed: str) -> Rows:
     These are the rows of a reliability diagram. Rows without a known `observed` are skipped.
     """
     tenth = (pl.col(expected) * BINS).floor().clip(0, BINS - 1).cast(pl.Int8)
-    bins = table.drop_nulls(observed).with_columns(tenth=tenth).partition_by("tenth", as_dict=True)
+    known = table.select(expected, observed, "game").drop_nulls(observed).with_columns(tenth=tenth)
+    bins = known.partition_by("tenth", as_dict=True)
     rows = []
     for (number,), group in sorted(bins.items()):
         score, game = group[observed].cast(pl.Float64).to_numpy(), group["game"].to_numpy()

@@ -259,6 +259,7 @@ def choose_rows(table: "pl.DataFrame", section: Section) -> list[int]:
     for name in ("game", "key"):
         rows = rows.unique(name, keep="first", maintain_order=True)
     if section.by_band:  # the best of each band, then the second best, until there are enough
+        rows = rows.filter(pl.col("elo") != BATCH_SENTINELS["elo"])
         rows = rows.with_columns(turn=pl.int_range(pl.len()).over("band"))
         rows = rows.sort("turn", "band").head(BOARDS).sort("band", "turn")
     return rows["row"].head(BOARDS).to_list()

@@ -184,15 +184,21 @@ def search_group(
     A group always has the same positions. So its batches, and the network's outputs to the last
     bit, do not depend on earlier searches.
     """
-    first = number * config.width
+    first, stopped = number * config.width, False
+
+    def should_stop() -> bool:  # stays True, for the searches of this group may then be incomplete
+        nonlocal stopped
+        stopped = stopped or stop()
+        return stopped
+
     positions_NW = positions_NW[first : first + config.width]
     search = Search(evaluator, config.search, games=len(positions_NW), seed=config.seed)
     for slot, position in enumerate(positions_NW):
         search.start(slot, position, game=first + slot)
     ongoing = [slot for slot in range(search.games) if search.outcome(slot) is None]
     slots = np.array(ongoing, dtype=np.int64)
-    search.run(slots, noise=False, stop=stop)
-    if stop():  # the searches may be incomplete
+    search.run(slots, noise=False, stop=should_stop)
+    if stopped:
         return None
     searches, changed = [], 0
     labels, promotions = map(np.ndarray.tolist, search.choose(slots))
@@ -309,7 +315,7 @@ class Journals:
     finished: dict[int, LineLocation] = field(default_factory=dict)
     """Finished items by number."""
     work: list[dict[str, Any]] = field(default_factory=list)
-    """Device, start and end of each process that finished an item."""
+    """Device, start and end of each process. It ends with the last change of its journal."""
     damaged: int = 0
     """Lines with a wrong checksum."""
 
@@ -326,7 +332,7 @@ def read_journals(folder: Path) -> Journals:
                 elif "record" in entry:
                     location = LineLocation(path, offset)
                     found.finished.setdefault(entry["record"]["number"], location)
-                else:
+                elif "began" in entry:
                     work = entry
                 offset += len(line)
         if work is not None:

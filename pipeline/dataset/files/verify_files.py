@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 from engine.cores import count_cores
@@ -124,14 +125,18 @@ def _set(mark: Path | None) -> None:
 def _compare_hashes(
     directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop
 ) -> None:
-    done, total = 0, sum(entry["bytes"] for entry in entries)
+    done, total, over = 0, sum(entry["bytes"] for entry in entries), Event()
     pool = ThreadPoolExecutor(min(THREADS, count_cores()), "hash")
     try:
-        hashes = pool.map(lambda entry: file_hash(directory / entry["name"], stop), entries)
+        hashes = pool.map(
+            lambda entry: file_hash(directory / entry["name"], lambda: over.is_set() or stop()),
+            entries,
+        )
         for entry, found in zip(entries, hashes, strict=True):
             if found != entry["sha256"]:
                 raise _refusal(directory, entry, "its hash differs")
             done += entry["bytes"]
             progress(Tick(done, total, "B", stage="checking hashes"))
     finally:
+        over.set()  # files that are still being hashed
         pool.shutdown(cancel_futures=True)

@@ -1,6 +1,6 @@
 """Launchpad forms: values, defaults, errors, and no field that can name a program or a file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -102,26 +102,46 @@ WORDS = {
     *("names", "player"),  # names in the tags of games
     "preset",  # a key of the table of presets
     "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
+    *("log_level", "marker_to_close"),  # of Dagster itself
 }
 """Free texts that are compared or parsed, and name nothing outside of the program."""
 
 
+ANYTHING = {"checkpoint_loads_with_finite_loss", "dump", "io_manager"}
+"""Operations and resources without a form, whose configuration Dagster takes whatever it is."""
+
+
+def leaves(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Walk a configuration type; yield path and type of values that are no number or choice."""
+    if getattr(kind, "fields", None):
+        for name, entry in kind.fields.items():
+            yield from leaves(entry.config_type, (*path, name))
+    elif hasattr(kind, "scalar_type"):
+        yield from leaves(kind.scalar_type, path)
+    elif hasattr(kind, "inner_type"):
+        yield from leaves(kind.inner_type, path)
+    elif kind.kind.name not in ("ENUM", "STRICT_SHAPE") and kind.given_name not in (
+        "Int",
+        "Float",
+        "Bool",
+    ):
+        yield path, str(kind.given_name)
+
+
 def test_free_texts_of_a_run_cannot_name_programs_or_files() -> None:
-    forms = set()
+    found = set()
     for job in definitions().resolve_all_job_defs():
         assert job.resource_defs["io_manager"] is dg.mem_io_manager, "another takes a folder"
-        for op in job.all_node_defs:
-            function: Any = op.compute_fn  # type: ignore[attr-defined]
-            forms.add(function.decorated_fn.__annotations__.get("config"))
-    forms -= {None}
-    assert {form.made_from for form in forms} == {*OPTIONS.values(), FirstNetworkOptions}
-    texts = {
-        key.rpartition(".")[2]
-        for form in forms
-        for key, setting in list_settings(form.made_from).items()
-        if setting.item is str and not setting.choices
-    }
-    assert texts <= NAMES | WORDS
+        found |= set(leaves(job.run_config_schema.config_type))
+    texts = {path for path, kind in found if kind == "String"}
+    for cls in (*OPTIONS.values(), FirstNetworkOptions):  # what `more` takes
+        folded = list_settings(cls).items()
+        texts |= {tuple(key.split(".")) for key, it in folded if it.item is str and not it.choices}
+    assert len(texts) > 15, "the walk has missed the forms"
+    assert {path for path in texts if path[-1] not in NAMES | WORDS | {"path"}} == set()
+    assert {path[0] for path in texts if path[-1] == "path"} <= {"loggers"}
+    anything = [path for path, kind in found if kind != "String" and path[-1] != "more"]
+    assert {path[1] for path in anything} <= ANYTHING
 
 
 NOWHERE = (
