@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from model.inference.evaluator import NetworkEvaluator
 
-EDGES = tuple(range(800, 2601, 200))
+RATING_EDGES = tuple(range(800, 2601, 200))
 """Boundaries of the bands of the mover's rating: 11 bands, open at both ends."""
 CENTERS = (
-    EDGES[0] - 100,
-    *((low + high) // 2 for low, high in itertools.pairwise(EDGES)),
-    EDGES[-1] + 100,
+    RATING_EDGES[0] - 100,
+    *((low + high) // 2 for low, high in itertools.pairwise(RATING_EDGES)),
+    RATING_EDGES[-1] + 100,
 )
 """Rating that represents each band; the network is given it for both players."""
 RATINGS = ("elo", "opponent_elo")
@@ -45,7 +45,7 @@ def choose_by_band(table: "pl.DataFrame", count: int) -> list[int]:
     """
     game_R, ply_R = (table[name].to_numpy().astype(np.uint64) for name in ("game", "ply"))
     chance_R = splitmix64(game_R ^ splitmix64(ply_R))
-    band_R = rating_band(table["elo"].to_numpy(), EDGES)
+    band_R = rating_band(table["elo"].to_numpy(), RATING_EDGES)
     order_R = np.lexsort((chance_R, band_R))
     bands = (order_R[band_R[order_R] == band][:count] for band in range(len(CENTERS)))
     chosen: list[int] = np.concatenate(list(bands)).tolist()
@@ -68,7 +68,7 @@ def measure_matrix(
     """
     from model.metrics import rows as measured
 
-    count, band_R = len(game_R), rating_band(rows["elo"], EDGES)
+    count, band_R = len(game_R), rating_band(rows["elo"], RATING_EDGES)
     nll_TR, hit_TR = np.zeros((2, len(CONDITIONS), count))
     for begin in range(0, count, BATCH):
         part = slice(begin, begin + BATCH)
@@ -100,7 +100,7 @@ def _row(
     if low is not None and high is not None and low * high > 0:  # significant
         verdict = "wins" if low > 0 else "loses"
     return {
-        "band": band_names(EDGES)[band],
+        "band": band_names(RATING_EDGES)[band],
         "rating": CENTERS[band],
         "positions": nll_TR.shape[1],
         "games": len(np.unique(game_R)),

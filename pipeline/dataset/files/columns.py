@@ -140,12 +140,12 @@ PIECE_COLUMNS = (
 )
 """Planes 0..12; `turn` is zero, or all ones if Black is to move."""
 assert len(PIECE_COLUMNS) == PIECE_PLANES + 1
-_MOVE_NAMES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
-MOVE_COLUMNS = dict(zip(_MOVE_NAMES, (8, 8, 8, 8, 24, 8), strict=True))
+_MOVE_COLUMN_NAMES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
+MOVE_COLUMNS = dict(zip(_MOVE_COLUMN_NAMES, (8, 8, 8, 8, 24, 8), strict=True))
 """Columns of planes 13..76, by the distance of the move, with their numbers of planes."""
 BOARD_COLUMNS = tuple(f"piece_bit_{bit}" for bit in range(CODE_BITS))
 BLACK = "black_to_move"
-_REPETITIVE_COLUMNS = ("own_king", "opponent_king", "turn", *_MOVE_NAMES[2:])
+_REPETITIVE_COLUMNS = ("own_king", "opponent_king", "turn", *_MOVE_COLUMN_NAMES[2:])
 
 
 def _plane_column(name: str, kind: pa.DataType, encoding: str = "BYTE_STREAM_SPLIT") -> Column:

@@ -17,7 +17,7 @@ VERDICTS = ("generation", "verdict", "games", "top1", "reason")
 MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 
-def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
+def describe_finetuning(out: Path, result: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a fine-tuning: figures, choice of teacher, verdicts and games."""
     numbers = _select_elo(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}

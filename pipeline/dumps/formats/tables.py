@@ -60,7 +60,7 @@ class Table(NamedTuple):
     name: str
     columns: dict[str, int]
     """Columns to read, with their indices."""
-    write: Callable[[str, Row], str]
+    format_row: Callable[[str, Row], str]
     """Convert a row, given its name (`line-17`) and values, to a game."""
 
 
@@ -114,7 +114,7 @@ def guess_header(fields: Sequence[str]) -> list[str]:
 def _puzzles(places: dict[str, int]) -> Table:
     wanted = [name for name in map(str.lower, PUZZLE) if name in places]
 
-    def write(place: str, row: Row) -> str:
+    def format_row(place: str, row: Row) -> str:
         event = "Lichess puzzle"
         if not all(UCI.fullmatch(move) for move in row["moves"].split()):
             return write_broken_row(event=event, site=place)
@@ -128,16 +128,16 @@ def _puzzles(places: dict[str, int]) -> Table:
             row["fen"], row["moves"], event=event, site=site, first_label=1, tags=labels
         )
 
-    return Table("Lichess puzzles", {name: places[name] for name in wanted}, write)
+    return Table("Lichess puzzles", {name: places[name] for name in wanted}, format_row)
 
 
 def _best_moves(places: dict[str, int], fen: str, best: str) -> Table:
-    def write(place: str, row: Row) -> str:
+    def format_row(place: str, row: Row) -> str:
         return write_position_row(
             row[fen], find_first_move(row[best]), event="best move", site=place
         )
 
-    return Table("best moves", {name: places[name] for name in (fen, best)}, write)
+    return Table("best moves", {name: places[name] for name in (fen, best)}, format_row)
 
 
 def _games(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
@@ -147,10 +147,10 @@ def _games(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
         columns |= {tag: found[0]} if found and tag not in columns else {}
     columns |= {name: places[name] for name in (*KAGGLE, moves) if name in places}
 
-    def write(place: str, row: Row) -> str:
+    def format_row(place: str, row: Row) -> str:
         return _format_game(place, row, row[moves])
 
-    return Table("games", columns, write)
+    return Table("games", columns, format_row)
 
 
 def _format_game(place: str, row: Row, moves: str) -> str:
