@@ -272,7 +272,7 @@ class Engine:
             pass
 
     def _shut_down(self) -> None:
-        """End the thinking thread, without waiting for loading or compiling."""
+        """Stop the search thread, but do not wait for it while it loads or compiles."""
         self._tasks.put(None)
         if self._job is not None and not self._job.answered:
             self._job.stop()

@@ -27,9 +27,10 @@ Ready = tuple[Parts, torch.cuda.Event | None]
 
 
 def count_threads(device: torch.device, threads: int, processes: int) -> int:
-    """Return the number of threads that prepare batches: one on a CPU, which computes the steps.
+    """Return the number of threads that prepare batches: one on a CPU, whose cores train.
 
-    `threads` is the setting, 0 for all cores; `processes` share the machine.
+    `threads` is the setting, 0 for all cores. `processes` is the number of training processes
+    that share the machine.
     """
     if device.type == "cpu":
         return 1
@@ -78,7 +79,7 @@ class Prefetcher:
         is_first = not self.futures
         while len(self.futures) <= self.ahead:
             batch = self.reader.submit(next, self.batches, None)
-            self.futures.append(self.workers.submit(self._make, batch))
+            self.futures.append(self.workers.submit(self._prepare_next, batch))
         began, ended = time.perf_counter(), self._mark()
         ready = self.futures.popleft().result()
         if ready is None:
@@ -109,7 +110,7 @@ class Prefetcher:
         event.record(torch.cuda.current_stream(self.stream.device))
         return event
 
-    def _make(self, next_batch: Future[Batch | None]) -> Ready | None:
+    def _prepare_next(self, next_batch: Future[Batch | None]) -> Ready | None:
         batch = next_batch.result()
         if batch is None:
             return None

@@ -92,7 +92,7 @@ def _write_graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     # two rows, because the exporter treats sizes of 1 as constants
     examples = blank_rows(network.preset, 2, moves=5)
     whole = _ExportedNetwork(network, tuple(examples)).eval()
-    # fill the caches with real tensors before tracing would fill them with its own
+    # fill the caches with real tensors: tracing would fill them with its fake tensors
     whole(*examples.values())
     batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)
     sizes = tuple({0: moves if name in ("moves", "move_features") else batch} for name in examples)

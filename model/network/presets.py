@@ -69,8 +69,8 @@ def _fianchetto() -> tuple[Preset, ...]:
         feed_forward=768,
         condition_width=128,
     )
-    # In the literature, ratings gain 0.067 nats and clocks 0.007. Castling rights and the
-    # en-passant file are left out, because the 77 planes include all legal moves.
+    # In published results, ratings lower the cross-entropy by 0.067 nats and clocks by 0.007.
+    # Castling rights and the en-passant file are left out: the 77 planes include all legal moves.
     s = replace(
         xs,
         name="fianchetto-s",

@@ -168,7 +168,7 @@ class Loop:
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # start of the next line of metrics
         self.untimed = 0  # positions of the first step, if it is in this line: it is not timed
-        self.waited = 0.0  # seconds of this line in which the device waited for batches
+        self.waited = 0.0  # seconds that the device waited for batches, since the last line
         self.validated_at = self._fraction()
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
         self.cost = 1.0  # seconds of the last validation

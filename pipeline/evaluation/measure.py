@@ -54,8 +54,8 @@ class PositionFilter:
     min_ply: Count = 0
     """First ply to count; 0 counts every position."""
     limit: Count = 20_000
-    """Maximum number of positions, sampled before min_ply is applied; 0 for all. 20,000 determine
-    top-1 to ±0.008."""
+    """Maximum number of positions, sampled before min_ply is applied; 0 for all. With 20,000, the
+    95 % interval of top-1 is about ±0.008."""
 
     def describe(self, where: str, *, common: bool = False) -> str:
         """Return the rule as text; `common` adds the usual conditions of published results."""

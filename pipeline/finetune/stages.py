@@ -118,9 +118,10 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """TRAIN: train the candidate on self-play and human rows; return {"failed"} if it diverged.
+    """TRAIN: train the candidate on self-play and human rows, and return its figures.
 
-    With `teach` none, it is trained on human rows alone.
+    If `teach` is none, it is trained on human rows alone. If training diverged, the result has
+    the reason as `failed`.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on

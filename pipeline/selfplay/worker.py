@@ -307,7 +307,7 @@ class Journals:
     """The contents of all journals of a generation."""
 
     finished: dict[int, LineLocation] = field(default_factory=dict)
-    """Finished items by number."""
+    """Line of each finished item, by the item's number."""
     work: list[dict[str, Any]] = field(default_factory=list)
     """Device, start and end of each process that finished an item."""
     damaged: int = 0

@@ -49,7 +49,7 @@ class Kind:
 
     name: str
     result: str = ""
-    """File of a finished job; the marker is deleted once it exists. "" keeps the marker."""
+    """File that a finished job writes last, and that replaces the marker; "" keeps the marker."""
 
 
 DATASET = Kind("a dataset", "manifest.json")

@@ -291,7 +291,7 @@ def _plain_game(text: bytes) -> str:
     tags.scan_tags(data, bounds, spans, begin)
     movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
     movetext = re.sub(r"--+\+|\+--+", "", movetext)  # null moves to python-chess
-    # in `1e4` the 1 is not a rank
+    # python-chess would read `1e4` as one move: separate the move number
     movetext = re.sub(r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext)
     lines = "\n".join(filter(str.strip, movetext.splitlines()))
     moves = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", lines)

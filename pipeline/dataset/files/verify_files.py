@@ -81,7 +81,8 @@ def _versions(directory: Path, entries: Sequence[Entry]) -> dict[str, list[int]]
     for entry in entries:
         with suppress(FileNotFoundError, NotADirectoryError):
             at = (directory / entry["name"]).stat()
-            if stat.S_ISREG(at.st_mode):  # ctime, unlike mtime, cannot be set by a program
+            if stat.S_ISREG(at.st_mode):
+                # include the ctime, since programs can set the mtime
                 found[entry["name"]] = [at.st_size, at.st_ino, at.st_mtime_ns, at.st_ctime_ns]
     return found
 
