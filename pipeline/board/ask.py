@@ -58,7 +58,7 @@ def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
     return {"move": move.uci(), "said": said, "seconds": seconds}
 
 
-def expect(board: chess.Board, player: Player) -> float:
+def estimate_score(board: chess.Board, player: Player) -> float:
     """Return White's expected score by a search, or the result if the game is over."""
     if (result := end_of(board)[0]) or not any(board.legal_moves):
         return {"1-0": 1.0, "0-1": 0.0}.get(result, 0.5)
@@ -70,7 +70,7 @@ def expect(board: chess.Board, player: Player) -> float:
 def consider_draw(request: GameSoFar, player: Player) -> dict[str, Any]:
     """Answer a draw that the side to move offers: whether the network accepts, and why."""
     board = request.board()
-    score = expect(board, player)
+    score = estimate_score(board, player)
     own = 1 - score if board.turn else score
     accepted = board.fullmove_number >= DRAW_MOVE and own <= DRAW_SCORE
     rule = f"It accepts from move {DRAW_MOVE} on, if it expects at most {DRAW_SCORE}."

@@ -23,7 +23,7 @@ from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LOCAL
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
-from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext, decide, write_seed
+from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext, decide, write_supervised
 from pipeline.finetune.state import (
     BEST,
     FORMAT_VERSION,
@@ -72,7 +72,7 @@ def finetune(
     identity = identify(checkpoint, human, config)
     with folder.lock():
         folder.claim(identity)
-        write_seed(checkpoint, human, out / "seed", {"generation": 0})
+        write_supervised(checkpoint, human, out / "seed", {"generation": 0})
         return _Loop(config, out, tuple(human), stages, progress, stop).run()
 
 
@@ -169,7 +169,7 @@ class _Loop:
         if best.teacher is None:
             checkpoint = checkpoint_of(self.out, best.number)
             self.counted_until = time.monotonic()
-            with self._counted():
+            with self._count_time():
                 ticks = self._ticks(number, "teacher")
                 best.teacher = choose_teacher(
                     checkpoint, self.human, explore.device, ticks, self._halted
@@ -190,7 +190,9 @@ class _Loop:
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
     @contextmanager
-    def _counted(self, seconds: dict[str, float] | None = None, name: str = "") -> Iterator[None]:
+    def _count_time(
+        self, seconds: dict[str, float] | None = None, name: str = ""
+    ) -> Iterator[None]:
         """On exit, add the time since `counted_until` to the seconds of the loop and of a stage."""
         try:
             yield
@@ -214,7 +216,7 @@ class _Loop:
             context.folder.mkdir(parents=True, exist_ok=True)
             ticks = self._ticks(context.number, STAGE_NAMES[name])
             self.counted_until = time.monotonic()
-            with self._counted(generation.seconds, name):
+            with self._count_time(generation.seconds, name):
                 figures = self.stages[name](context, ticks, self._halted)
             generation.stages[name] = figures
         publish_state(self.out, self.state)
@@ -227,7 +229,7 @@ class _Loop:
             folder=folder_of(self.out, number),
             candidate=checkpoint_of(self.out, number),
             best=checkpoint_of(self.out, best),
-            seed=checkpoint_of(self.out, 0),
+            supervised=checkpoint_of(self.out, 0),
             buffer=self._buffer(number),
             human=self.human,
             config=self._settings(number),

@@ -287,7 +287,7 @@ def format_table(rows: list[dict[str, Any]]) -> str:
         top1 = "" if row["top1"] is None else f"{row['top1']:.4f}"
         cells.append([str(row["generation"]), row["verdict"], str(row["games"] or ""), *elo, top1])
     titles = (
-        "generation|verdict|games|Elo against the seed (95 %)|against human rows alone (95 %)|"
+        "generation|verdict|games|Elo against supervised (95 %)|against human rows alone (95 %)|"
         "human top-1"
     )
     reasons = [

@@ -50,13 +50,13 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
     """Return a table of the network's rank, nll and first choice in each row, with row details."""
     import polars as pl
 
-    from model.metrics import rows as measured
+    from model.metrics import output_metrics
 
     tables, count = [], len(rows["ply"])
     for at in range(0, count, BATCH):
         batch = {name: values[at : at + BATCH] for name, values in rows.items()}
         logits_BL, wdl_B3 = network(batch["planes"], batch)
-        every = measured(logits_BL, wdl_B3, batch)
+        every = output_metrics(logits_BL, wdl_B3, batch)
         figures = {name: every[name] for name in ("rank", "nll")}
         figures |= first_choice(logits_BL, figures["nll"], batch)
         figures |= {name: batch[name] for name in ("game", "ply", "result")}
