@@ -26,7 +26,7 @@ MIN_GAMES = 15
 """Minimum number of games; with fewer the factor is 1, as a standard error needs more."""
 ERRORS, FEW_GAMES_ERRORS = 1.96, 20.0
 """The factor is 1 if log(factor) is within ERRORS + FEW_GAMES_ERRORS / games standard errors of 0.
-The second term is there because few games underestimate the spread."""
+The second term corrects for few games, which underestimate the spread."""
 PRIOR = 0.5
 """Prior standard deviation of log(factor), used to shrink uncertain fits."""
 FOLDS = 5

@@ -2,7 +2,7 @@
 
 The graph is the whole evaluator in float32, from packed planes to logits by label and to win, draw
 and loss. Its inputs depend on the preset (`blank_rows`); the numbers of rows and of legal moves are
-dynamic. The file is published only if onnxruntime and torch agree on given positions: up to
+dynamic axes. The file is published only if onnxruntime and torch agree on given positions: up to
 rounding in float32, and within larger bounds if layers are quantized to 8-bit integers
 (model.inference.quantization).
 

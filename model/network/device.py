@@ -54,7 +54,7 @@ def gains_by_bf16(device: torch.device) -> bool:
 
     Emulated bf16 is slower. Intel CPUs gain only with AMX, which virtual machines may hide; with
     AVX-512, bf16 was measured at half the speed of float32 on Intel and at twice on AMD. The answer
-    depends on the CPU's features, not on a timing, so that a resumed run gets the same one.
+    depends on the CPU's features, not on a timing, so that a resumed run gets the same dtype.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))

@@ -26,8 +26,8 @@ Outputs = tuple[Tensor, ...]
 MAX_GRAPHS = 32
 """Maximum number of graphs of a function; the one that was used least recently is dropped."""
 CAPTURE = Lock()
-"""Held during a capture: another one would begin by waiting for the whole GPU, which invalidates
-this one."""
+"""Lock held during a capture. A concurrent capture would first wait for the whole GPU, which would
+invalidate this one."""
 
 
 @dataclass(frozen=True, slots=True)

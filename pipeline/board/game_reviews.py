@@ -38,9 +38,9 @@ from pipeline.executors.local import Failure, LocalEngine
 from pipeline.storage.tables import aligned
 
 MANY_GAMES = 16
-"""Number of games from which on processes are worth their start."""
+"""Minimum number of games for which starting processes saves time."""
 MAX_READ = 2 * MAX_GAMES
-"""Games read in search of MAX_GAMES that can be reviewed."""
+"""Maximum number of games to read while collecting MAX_GAMES that can be reviewed."""
 MIN_OPENING_GAMES, MAX_OPENINGS, MAX_MISTAKES, MAX_EXAMPLES = 5, 12, 10, 5
 Reviews = Sequence[tuple[OwnGame, Reviewed]]
 

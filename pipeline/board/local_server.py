@@ -28,7 +28,7 @@ POLICY_VIOLATION = 1008
 def explain_refusal(scope: Scope) -> str:
     """Return why a request or a websocket is refused, or "" if it is allowed.
 
-    Programs other than browsers send neither `Origin` nor `Sec-Fetch-Site`, and are let in: they
+    Programs other than browsers send neither `Origin` nor `Sec-Fetch-Site`, and are accepted: they
     run on this machine.
     """
     headers = Headers(scope=scope)

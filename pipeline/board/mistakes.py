@@ -30,7 +30,7 @@ from pipeline.board.game import number_moves, rating_in
 SIMULATIONS = 24
 """Simulations of each position before and after a suspected mistake."""
 SUSPICION = 0.08
-"""Loss by the network's values alone from which on a move is searched."""
+"""Minimum loss, by the network's values without a search, for which a move is searched."""
 BATCH = 64
 """Maximum number of positions that are searched together."""
 WON, PIECE = 0.75, 20

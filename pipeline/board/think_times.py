@@ -35,7 +35,7 @@ TABLE = {
 }
 """Share of the remaining time at each of QUANTILES, by speed, move number and time left."""
 MAX_SHARE = 0.2
-"""Maximum share of the remaining time for a move, so that the game goes on."""
+"""Maximum share of the remaining time for a move, so that the clock lasts."""
 RESERVE = 0.5
 """Seconds that a move leaves on the clock, for the network and the page."""
 
@@ -47,7 +47,7 @@ def table_key(initial: float, move: int, left: float) -> tuple[int, int, int]:
 
 
 def draw_seconds(initial: float, move: int, left: float, random: np.random.Generator) -> float:
-    """Draw the seconds that a person thinks about a move, at most what keeps the game going."""
+    """Draw the seconds that a person thinks about a move, limited so that the clock lasts."""
     speed, moves, rest = table_key(max(initial, 1.0), move, left)
     # early in a game, hardly any clock is low: take the next row with enough moves
     row = next(

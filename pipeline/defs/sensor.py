@@ -75,7 +75,10 @@ def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
 
 
 def find_quiet_time(instance: dg.DagsterInstance) -> float:
-    """Return the Unix time before which no unfinished run and no copy has written a result."""
+    """Return the Unix time before which every written result is complete.
+
+    Since then, an unfinished run may have written results, or files may still be being copied.
+    """
     quiet = time.time() - SETTLE_SECONDS
     running = dg.RunsFilter(statuses=UNFINISHED)
     records = instance.get_run_records(running, limit=1, ascending=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#1c1f24", "#9aa3ad"
 SERIES = ("#2f6db5", "#d9822b", "#2e9466", "#9a63c4", "#c2527e", "#5f7d00")
-"""Colors of networks or runs, in order; further ones begin again."""
+"""Colors of networks or runs, in order; they repeat after the last one."""
 FIRST, SECOND, *_ = SERIES
 VARIABLES = {INK: "ink", FAINT: "faint"} | {
     color: f"series-{number}" for number, color in enumerate(SERIES, 1)

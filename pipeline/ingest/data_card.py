@@ -93,8 +93,8 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
         f"{manifest['format_version']}. "
         f"Of {read:,} games read, {sum(reasons.values()):,} were dropped.",
         f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of "
-        "the queen's. `fianchetto audit` counts duplicate positions, and those of a test that "
-        "train holds too.",
+        "the promotion to a queen. `fianchetto audit` counts duplicate positions, and test "
+        "positions that also occur in train.",
         "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
         "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
         "## Results (White's)\n\n" + markdown_table(games.shares("result", 3)),

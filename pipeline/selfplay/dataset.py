@@ -270,8 +270,8 @@ def summarize(manifest: Mapping[str, Any]) -> str:
             f"{found['mean_plies']:.1f} half-moves on average; {rows['total']:,} positions, "
             f"{rows['train']:,} of them for training",
             f"endings: {', '.join(shares)}",
-            f"{found['played_on']} games continued past a resignation, which would have been wrong "
-            f"in {found['false_resignations']}",
+            f"{found['played_on']} games continued past a resignation; resigning would have been "
+            f"wrong in {found['false_resignations']}",
         ]
     else:
         phases = ", ".join(f"{count:,} {name}" for name, count in found["phases"].items())

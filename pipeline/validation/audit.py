@@ -186,13 +186,13 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, A
     in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in tests)
     of_positions = (
         f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) "
-        f"are copies of others; {copies['distinct']:,} are distinct. Where a position occurs more "
+        f"are duplicates; {copies['distinct']:,} are distinct. Where a position occurs more "
         f"than once, its most played move is {copies['most_played_move_share_there']:.2%} of the "
         "moves played there."
     )
     of_games = (
-        f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose "
-        f"moves occur in train: {in_train}."
+        f"{games['copies']:,} of {games['games']:,} games have the same moves as another. Games "
+        f"whose moves occur in train: {in_train}."
     )
     compared = "All positions were compared, by 64-bit keys."
     return [

@@ -221,7 +221,8 @@ def sample_rows(
     ]
     rows: list[Row] = []
     picked = rng.sample(groups, min(MAX_ROW_GROUPS, count, len(groups)))
-    picked.sort(key=lambda one: one[0].groups[one[1]])  # large groups make up for small ones
+    # smallest first: larger groups make up for groups with too few rows
+    picked.sort(key=lambda one: one[0].groups[one[1]])
     for at, (shard, number) in enumerate(picked):
         with shard.open() as reader:
             names = [name for name in (*COLUMNS, *reader.optional) if name != "planes"]
@@ -240,8 +241,8 @@ def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
     """Return the chunk size of the dump in bytes; raises DatasetError if the manifest lacks it."""
     size = manifest["config"].get("chunk_mib")
     if not isinstance(size, int) or size < 1:
-        why = f"config.chunk_mib is {safe_text(size)}, but must be 1 or more: it is damaged"
-        raise DatasetError(f"{MANIFEST}: {why}")
+        why = f"config.chunk_mib must be 1 or more, but is {safe_text(size)}"
+        raise DatasetError(f"{MANIFEST} is damaged: {why}")
     return size << 20
 
 

@@ -107,8 +107,8 @@ class Export(Common):
             value = f"{written['score_difference']:.1e} of expected score, root mean square"
         else:
             policy = f"{written['largest_policy_difference']:.1e} nats of a move's log-probability"
-            value = f"{written['largest_value_difference']:.1e} of a chance of win, draw or loss, "
-            value += "at most"
+            value = f"{written['largest_value_difference']:.1e} of the probability of win, draw or "
+            value += "loss, at most"
         text = (
             f"{written['out']}: {written['bytes'] / 1e6:.1f} MB; on {written['positions']} "
             f"positions it differs by {policy} and {value}"

@@ -47,7 +47,7 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
-        # the protocol reports compiling
+        # the engine reports compiling itself, as UCI lines
         logging.getLogger("engine.compiling").disabled = True
         network = self.checkpoint
         if network is None and self.evaluator is None and EMBEDDED.is_dir():
@@ -91,8 +91,8 @@ def require_card(directory: Path) -> None:
 def default_options(network: Path | None) -> tuple[Options, str]:
     """Return the engine's initial options, and a phrase that names the player it imitates.
 
-    An imitation samples moves from its policy at the player's own rating, so it plays openings as
-    often as the player does, and those in its book always.
+    An imitation samples moves from its policy at the player's own rating, so it plays each opening
+    as often as the player does. It always plays the moves in its book.
     """
     imitated = None if network is None else read_player(network)
     if imitated is None:
