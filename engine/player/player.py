@@ -96,20 +96,20 @@ class Player:
         *,
         searched: Evaluator | None = None,
         games: int = 1,
-        pairs: bool = False,
+        double_single_rows: bool = False,
         clock: Callable[[], float] = time.monotonic,
         note: Callable[[str], None] | None = None,
     ) -> None:
         """Create a player of `games` games; `style` may be changed between moves.
 
         `searched` evaluates nodes below the root, such as a faster export of the same network. With
-        `pairs`, a single row is evaluated as two: a network's last bits differ between one row and
-        several, and a game must not depend on other games.
+        `double_single_rows`, a single row is evaluated as two: a network's last bits differ between
+        one row and several, and a game must not depend on other games.
         """
         self.evaluator = evaluator
         self.style = style or Style()
         self.pace = Pace(clock)
-        self._games, self._pairs = games, pairs
+        self._games, self._double_single_rows = games, double_single_rows
         self._root = self._meter(evaluator)
         self._searched = self._meter(searched or evaluator)
         self._note = note or (lambda text: None)
@@ -155,13 +155,14 @@ class Player:
         return plays
 
     def _meter(self, evaluator: Evaluator) -> Evaluator:
-        """Wrap an evaluator to record its durations and, with `pairs`, double single rows."""
+        """Wrap an evaluator to record its durations and, if configured, double single rows."""
         network: Any = evaluator
-        pace, pairs = self.pace, self._pairs  # not self: a cycle would keep the trees in memory
+        # not self: a cycle would keep the trees in memory
+        pace, doubles = self.pace, self._double_single_rows
 
         def measured(planes_BP: NDArray[np.uint64], columns: Any = None) -> Answer:
             begun, rows = pace.clock(), len(planes_BP)
-            if pairs and rows == 1:
+            if doubles and rows == 1:
                 planes_BP = np.repeat(planes_BP, 2, axis=0)
                 columns = columns and {name: np.repeat(one, 2, 0) for name, one in columns.items()}
             answer = network(planes_BP, columns) if columns else evaluator(planes_BP)

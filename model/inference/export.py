@@ -71,7 +71,7 @@ def _shifts() -> dict[Any, Any]:
 
     op: Any = onnxscript.opset18
 
-    def shift(direction: str) -> Any:
+    def make_shift(direction: str) -> Any:
         def translate(word: Any, by: Any) -> Any:
             words, bits = (op.Cast(it, to=UINT64) for it in (word, by))
             return op.CastLike(op.BitShift(words, bits, direction=direction), word)
@@ -80,9 +80,9 @@ def _shifts() -> dict[Any, Any]:
 
     aten = torch.ops.aten
     return {
-        aten.__rshift__.Tensor: shift("RIGHT"),
-        aten.bitwise_right_shift.Tensor: shift("RIGHT"),
-        aten.bitwise_left_shift.Tensor: shift("LEFT"),
+        aten.__rshift__.Tensor: make_shift("RIGHT"),
+        aten.bitwise_right_shift.Tensor: make_shift("RIGHT"),
+        aten.bitwise_left_shift.Tensor: make_shift("LEFT"),
     }
 
 

@@ -191,8 +191,8 @@ def _search(boards: Sequence[chess.Board], evaluator: Evaluator) -> list[Play | 
     for first in range(0, len(searched), BATCH):
         part = searched[first : first + BATCH]
         style = Style(search=SearchConfig(simulations=SIMULATIONS))
-        # pairs: the result must not depend on the other positions of the batch
-        player = Player(evaluator, style, games=len(part), pairs=True)
+        # the result must not depend on the other positions of the batch
+        player = Player(evaluator, style, games=len(part), double_single_rows=True)
         requests = [Request(board=board, slot=slot) for slot, board in enumerate(part)]
         plays += player.play_all(requests)
     left = iter(plays)
