@@ -36,7 +36,7 @@ TABLE = {
 """Share of the remaining time at each of QUANTILES, by speed, move number and time left."""
 MAX_SHARE = 0.2
 """Maximum share of the remaining time for a move, so that the clock lasts."""
-RESERVE = 0.5
+RESERVE_SECONDS = 0.5
 """Seconds that a move leaves on the clock, for the network and the page."""
 
 
@@ -54,4 +54,4 @@ def draw_seconds(initial: float, move: int, left: float, random: np.random.Gener
         TABLE[speed, moves, more] for more in range(rest, 3) if (speed, moves, more) in TABLE
     )
     share = min(float(np.interp(random.uniform(0, QUANTILES[-1]), QUANTILES, row)), MAX_SHARE)
-    return min(share * left, max(left - RESERVE, 0.0))
+    return min(share * left, max(left - RESERVE_SECONDS, 0.0))

@@ -31,9 +31,9 @@ from pipeline.storage.stores import file_hash, locked, publish_json
 
 LICHESS = "https://database.lichess.org/standard"
 """URL of Lichess's monthly dumps."""
-HASHES = "sha256sums.txt"
+HASHES_FILE = "sha256sums.txt"
 """Name of the list of published files, with a hash and a name on each line."""
-MAX_HASHES = 1 << 22
+MAX_HASHES_BYTES = 1 << 22
 """Maximum number of bytes of that list."""
 MONTH_PREFIX = "lichess_db_standard_rated_"
 _MONTH = re.compile("([0-9]{4})-(0[1-9]|1[0-2])")
@@ -80,9 +80,9 @@ def _format_month(month: int) -> str:
 
 def _load_hashes(base: str, stop: Stop) -> dict[str, str]:
     """Return the sha256 of each published file by its name; raises FetchError."""
-    url, text, found = f"{base}/{HASHES}", b"", dict[str, str]()
+    url, text, found = f"{base}/{HASHES_FILE}", b"", dict[str, str]()
     with closing(WebFile(url, stop)) as file:
-        while len(text) < MAX_HASHES and (data := file.read(BLOCK)):
+        while len(text) < MAX_HASHES_BYTES and (data := file.read(BLOCK)):
             text += data
     for line in text.decode("utf-8", "replace").splitlines():
         if not (match := re.fullmatch(r"([0-9a-fA-F]{64}) [ *](\S+)", line.strip())):

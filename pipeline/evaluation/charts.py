@@ -74,7 +74,9 @@ def draw_bars(
             axes.annotate(f"{100 * top1:.1f}", beside, (4, 0), "data", "offset points", **style)
             ends += [top1, low or top1, high or top1]
     axes.plot(classical, places, "D", color=INK, markersize=3.5)
-    axes.set_yticks(places, [f"{_plain(row['band'])}\n({row['positions']:,})" for row in bands])
+    axes.set_yticks(
+        places, [f"{_escape_formula(row['band'])}\n({row['positions']:,})" for row in bands]
+    )
     axes.set_ylim(len(bands) - 0.5, -0.5)
     room = 0.15 * (max(ends) - min(ends)) + 0.01  # for the last number
     axes.set_xlim(max(0.0, min(ends) - 0.03), max(ends) + room)
@@ -89,13 +91,13 @@ def _add_legend(figure: "Figure", names: Iterable[str]) -> None:
     from matplotlib.patches import Patch
 
     patches = [
-        Patch(color=SERIES[number % len(SERIES)], label=_plain(name))
+        Patch(color=SERIES[number % len(SERIES)], label=_escape_formula(name))
         for number, name in enumerate(names)
     ]
     figure.legend(handles=patches, loc="outside upper left", ncols=2, **LEGEND)
 
 
-def _plain(text: str) -> str:
+def _escape_formula(text: str) -> str:
     """Escape a text that matplotlib would read as a formula."""
     return text.replace("$", r"\$")
 

@@ -48,7 +48,7 @@ def read_texts(
     for number, found in spans.items():
         source = sources[number]
         offsets |= {game: offset for game, (offset, _) in found.items()}
-        texts |= dict(_cut(read_dump(source) if isinstance(source, str) else source, found))
+        texts |= dict(_cut_spans(read_dump(source) if isinstance(source, str) else source, found))
     return offsets, texts
 
 
@@ -60,7 +60,7 @@ def read_dump(source: str, sample: Sample = WHOLE_INPUT) -> Iterator[bytes]:
             yield block
 
 
-def _cut(
+def _cut_spans(
     chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the (offset, length) spans of a byte stream by key; read only up to the last one."""

@@ -47,7 +47,7 @@ FEW_ROWS, MANY_ROWS = 12_000, 60_000
 enough."""
 
 
-class Trained(NamedTuple):
+class TrainedWeights(NamedTuple):
     """Trained weights, and rows of games held out of their training."""
 
     weights: "dict[str, Tensor]"
@@ -69,14 +69,21 @@ def tune(
     share. Raises Stopped, and the errors of `model.training.loop.train`.
     """
     fit = _train(
-        dataset, base, dataset.path.parent / "trained", player, progress, stop, _folds(dataset)
+        dataset,
+        base,
+        dataset.path.parent / "trained",
+        player,
+        progress,
+        stop,
+        _count_folds(dataset),
     )
     trained = [
-        Trained(weights, unseen) for weights, unseen in zip(fit.networks, fit.unseen, strict=False)
+        TrainedWeights(weights, unseen)
+        for weights, unseen in zip(fit.networks, fit.unseen, strict=False)
     ]
     if dataset.has("val"):
         val = measure.read_rows(dataset, "val", fit.columns)
-        trained.append(Trained(average(fit.networks), val))
+        trained.append(TrainedWeights(average(fit.networks), val))
     tables = _measure_shares(base, trained, progress, stop)
     tried = [
         {"share": share, **measure.compare("imitation", tables[0.0], tables[share])}
@@ -108,7 +115,7 @@ def fit_all(
 
     work = held_out.path.parent
     if player["share"]:
-        whole, folds = merge_splits(positions), _folds(held_out)
+        whole, folds = merge_splits(positions), _count_folds(held_out)
         fit = _train(whole, base, work / "trained-on-all", player, progress, stop, folds)
         cards, mean = fit.cards, average(fit.networks)
     else:
@@ -124,7 +131,7 @@ def merge_splits(dataset: Dataset) -> Dataset:
     return replace(dataset, page=dataset.page | {"files": files, "positions": positions})
 
 
-def _folds(dataset: Dataset) -> int:
+def _count_folds(dataset: Dataset) -> int:
     """Return the number of networks to train: several with few moves."""
     return FOLDS if dataset.count("train") < MAX_FOLDED_ROWS else 1
 
@@ -269,7 +276,7 @@ def interpolate(
 
 
 def _measure_shares(
-    base: Path, trained: Sequence[Trained], progress: Progress, stop: Stop
+    base: Path, trained: Sequence[TrainedWeights], progress: Progress, stop: Stop
 ) -> "dict[float, pl.DataFrame]":
     """Measure the base (share 0) and each share on the held-out rows of each training."""
     import polars as pl

@@ -174,7 +174,7 @@ def _row_status(rows: replay.Rows, tagged: Tagged, config: IngestConfig) -> NDAr
     return status
 
 
-def _count(status: NDArray[np.uint8], names: Sequence[str]) -> Counter[str]:
+def _count_outcomes(status: NDArray[np.uint8], names: Sequence[str]) -> Counter[str]:
     """Count the games or rows of each outcome that occurs."""
     counts = np.bincount(status, minlength=len(names)).tolist()
     return +Counter(dict(zip(names, counts, strict=True)))
@@ -281,7 +281,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             replayed: Any = rows[:filled]
             _identify_by_position(replayed, tagged)
             status = _row_status(replayed, tagged, config)
-            outcomes += _count(status, ROW_STATUS)
+            outcomes += _count_outcomes(status, ROW_STATUS)
             files += _write_block(publish, task, tagged, rows, status, block)
             collisions += int(np.isin(replayed.promotion[status == KEPT], (2, 3, 4)).sum())
             block += 1
@@ -294,7 +294,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "text_sha256": digest,
         **made_by,
         "games": len(starts),
-        "status": dict(_count(tagged.games.status, GAME_STATUS)),
+        "status": dict(_count_outcomes(tagged.games.status, GAME_STATUS)),
         "examples": find_examples(tagged, text, task.chunk),
         "rows": total,
         "rows_dropped": dict(outcomes),

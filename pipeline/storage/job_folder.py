@@ -137,7 +137,7 @@ class JobFolder:
                     finally:
                         self._sweep()
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._make_failure(error) from error
 
     def identity(self) -> dict[str, Any] | None:
         """Return the identity recorded in the marker, None without a marker."""
@@ -176,9 +176,9 @@ class JobFolder:
                 make_folder(self.out)
                 self.claim({})
             except OSError as error:
-                raise self._failed(error) from error
+                raise self._make_failure(error) from error
 
-    def _failed(self, error: OSError) -> UserError:
+    def _make_failure(self, error: OSError) -> UserError:
         """Return the error for a full disk, an unreachable store or an unwritable folder."""
         where = "" if isinstance(error, StoreError) else f" ({error.filename or self.out})"
         kept = "finished work is kept, run the same command to continue"

@@ -78,11 +78,11 @@ def recognize_columns(header: Sequence[str]) -> Table | None:
     if "puzzleid" in places or (fen == "fen" and moves == "moves" and "themes" in places):
         if missing := [name for name in PUZZLE[1:3] if name.lower() not in places]:
             raise DumpError(f"looks like Lichess's puzzles but has no column {', '.join(missing)}")
-        return _puzzles(places)
+        return _make_puzzle_table(places)
     if moves and (moves == "movetext" or not fen):
-        return _games(header, places, moves)
+        return _make_game_table(header, places, moves)
     if fen and best:
-        return _best_moves(places, fen, best)
+        return _make_best_move_table(places, fen, best)
     if fen or "pgn" in places:
         raise DumpError(
             f"is a table with the columns {', '.join(header)[:200]}, which cannot be read: "
@@ -111,7 +111,7 @@ def guess_header(fields: Sequence[str]) -> list[str]:
     return (names + [""] * len(fields))[: len(fields)]
 
 
-def _puzzles(places: dict[str, int]) -> Table:
+def _make_puzzle_table(places: dict[str, int]) -> Table:
     wanted = [name for name in map(str.lower, PUZZLE) if name in places]
 
     def format_row(place: str, row: Row) -> str:
@@ -131,7 +131,7 @@ def _puzzles(places: dict[str, int]) -> Table:
     return Table("Lichess puzzles", {name: places[name] for name in wanted}, format_row)
 
 
-def _best_moves(places: dict[str, int], fen: str, best: str) -> Table:
+def _make_best_move_table(places: dict[str, int], fen: str, best: str) -> Table:
     def format_row(place: str, row: Row) -> str:
         return write_position_row(
             row[fen], find_first_move(row[best]), event="best move", site=place
@@ -140,7 +140,7 @@ def _best_moves(places: dict[str, int], fen: str, best: str) -> Table:
     return Table("best moves", {name: places[name] for name in (fen, best)}, format_row)
 
 
-def _games(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
+def _make_game_table(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
     columns = {name: at for at, name in enumerate(header) if name in LICHESS_TAGS}
     for tag, names in OTHER_NAMES.items():
         found = [places[name] for name in (tag.lower(), *names) if name in places]
