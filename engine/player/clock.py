@@ -70,9 +70,9 @@ class Budget:
     """Time for a move, in seconds since the request: 0 <= soft <= hard; None is no limit."""
 
     soft: float | None
-    """Stop here when the most visited move is also the best by value."""
+    """Time to stop if the most visited move is also the best by value."""
     hard: float | None
-    """The answer must be sent by then."""
+    """Latest time to send the answer."""
     is_exact: bool = False
     """Whether to use all of the time, however clear the move is."""
 

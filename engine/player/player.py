@@ -29,14 +29,15 @@ from engine.player.policy import Answer, Conditions, evaluate, policy_of
 from engine.search import Search, SearchConfig, human
 from engine.search.chess_rules import position_and_history
 
-MAX_RESTRICTED = 1_000_000
+MAX_RESTRICTED_SIMULATIONS = 1_000_000
 """Maximum simulations of a search restricted to some moves; its tree is not kept."""
-MAX_CORRECTING = 100_000
-"""Maximum simulations that correct a policy; their tree is allocated in advance."""
-SMALL_TREE = 100_000
-"""Nodes of a tree if there is not enough memory for a larger one."""
-MIN_CORRECTING = 0.5
-"""If less than this share of a correction's simulations fits in the time, the policy plays."""
+MAX_CORRECTION_SIMULATIONS = 100_000
+"""Maximum number of simulations that correct a policy; the tree is allocated in advance."""
+SMALL_TREE_NODES = 100_000
+"""Number of nodes of a tree if there is not enough memory for a larger one."""
+MIN_CORRECTION_SHARE = 0.5
+"""Minimum share of a correction's simulations that must fit in the time; else the policy plays
+uncorrected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,10 +184,10 @@ class Player:
         if style.correction is None:
             return self._play_answers(requests, answer, style.temperature)
         correction = style.correction
-        wanted = min(style.simulations or correction.simulations, MAX_CORRECTING)
+        wanted = min(style.simulations or correction.simulations, MAX_CORRECTION_SIMULATIONS)
         wanted = min(wanted, requests[0].simulations or wanted)
         left = self.pace.left(budget.soft, control)
-        if self.pace.evaluation * MIN_CORRECTING * wanted > left:
+        if self.pace.evaluation * MIN_CORRECTION_SHARE * wanted > left:
             return self._play_answers(requests, answer, style.temperature)
         rows = zip(requests, *answer, strict=True)
         roots = [human.HumanRoot(*position_and_history(row[0].board), *row[1:]) for row in rows]
@@ -273,7 +274,7 @@ class Player:
             self._note(
                 f"not enough memory for trees of {config.capacity} positions: using smaller ones"
             )
-            small = replace(config, nodes=min(config.capacity, SMALL_TREE))
+            small = replace(config, nodes=min(config.capacity, SMALL_TREE_NODES))
             search = Search(self._searched, small, games=self._games, seed=self.style.seed)
         self._search, self._config = search, config
         return search
@@ -320,7 +321,7 @@ class Player:
             return timer() or control.end_round(lambda: self._look(search, request, before, 0.0))
 
         usual = MAX_SIMULATIONS if request.limits.is_timed else config.simulations
-        most = MAX_RESTRICTED if allowed else max(MAX_SIMULATIONS - before, 1)
+        most = MAX_RESTRICTED_SIMULATIONS if allowed else max(MAX_SIMULATIONS - before, 1)
         wanted = min(request.simulations or usual, most)
         if timer():  # run at least one simulation
             wanted = int(before == 0)

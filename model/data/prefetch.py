@@ -12,12 +12,12 @@ from engine.cores import count_cores
 from model.data.rows import Batch
 from model.network.encoder import Rows
 
-AHEAD = 2
-"""Number of batches prepared in advance, so that a slow one does not delay a step; plus one for
-each further thread."""
+BATCHES_AHEAD = 2
+"""Number of batches that one thread prepares in advance, so that a slow one does not delay a step.
+Each further thread adds one."""
 MAX_THREADS = 14
 """Maximum number of threads that prepare batches for a GPU; more wait for Python's lock."""
-QUEUED = 2
+MAX_QUEUED_STEPS = 2
 """Number of steps that may wait in a GPU's queue, to bound the memory of their batches."""
 
 Parts = Sequence[Rows]
@@ -56,12 +56,12 @@ class Prefetcher:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.reader = ThreadPoolExecutor(1, "next-batch")
         self.workers = ThreadPoolExecutor(threads, "next-batch")
-        self.ahead = AHEAD + threads - 1
+        self.ahead = BATCHES_AHEAD + threads - 1
         self.futures: deque[Future[Ready | None]] = deque()
         self.waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self.waited = 0.0
         """Seconds in which the device waited for batches after the first; on a GPU, this is known
-        QUEUED steps later."""
+        MAX_QUEUED_STEPS steps later."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +97,7 @@ class Prefetcher:
         begins = self._mark()
         assert begins is not None
         self.waits.append((begins if is_first else ended, begins))
-        while len(self.waits) > QUEUED:
+        while len(self.waits) > MAX_QUEUED_STEPS:
             ended, begins = self.waits.popleft()
             begins.synchronize()
             self.waited += ended.elapsed_time(begins) / 1000

@@ -35,8 +35,8 @@ MAX_SIMULATIONS = 1_000_000
 """Maximum simulations per call: memory for the whole tree is allocated in advance."""
 MAX_CONDITION = 65_535
 """Maximum rating, and clock in seconds: the columns are uint16."""
-COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo"}
-"""Columns of conditions with another name."""
+CONDITION_COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo"}
+"""Column of each condition whose name differs from the column's."""
 
 
 class ConditionError(UserError):
@@ -164,7 +164,7 @@ class Player:
             if one is not None
         }
         read = self.evaluator.columns
-        for name in (COLUMNS.get(name, name) for name in numbers):
+        for name in (CONDITION_COLUMNS.get(name, name) for name in numbers):
             if name not in read:
                 raise ConditionError(
                     f"the network {self.evaluator.preset.name} has no input {name!r}: its inputs "

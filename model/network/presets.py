@@ -33,7 +33,7 @@ def _fianchetto() -> tuple[Preset, ...]:
         value_hidden=64,
     )
     # xs conditioned on both players' ratings, without gates: in an hour of training on two cores,
-    # the 13 % of the time that gates take are better spent on more positions. During search the
+    # the 13 % of the time that gates take is better spent on more positions. During search the
     # ratings are unknown; training has covered that case.
     rated = replace(
         xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32

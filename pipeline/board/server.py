@@ -1,6 +1,7 @@
 """The board's web server. Each request holds the whole game, so the server keeps no state.
 
-Every request to compute is JSON by POST; answers are JSON, errors `{"error": text}`. A review
+Requests that compute something are JSON by
+POST; answers are JSON, errors `{"error": text}`. A review
 is streamed as one JSON object per line.
 """
 

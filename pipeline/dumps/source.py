@@ -33,7 +33,7 @@ from pipeline.storage.stores import file_hash, is_url
 BLOCK = 1 << 22
 """Bytes to read at a time."""
 QUIET_MILLISECONDS = 200
-"""Interval at which `stop` is polled while a pipe or a terminal sends nothing."""
+"""Interval in milliseconds at which `stop` is polled while a pipe or a terminal is silent."""
 
 _SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2", ".zip": "zip"}
 STDIN = "-"

@@ -37,7 +37,7 @@ UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
 """Tags of a board if its game was not found."""
 
 MAX_FIRST_BOARDS = 3
-"""Number of boards on the first screen of a page."""
+"""Maximum number of boards on the first screen of a page."""
 INPUTS = {"elo": "both players' ratings", "clock": "the clock", "base": "the time control"}
 """Inputs of a network besides the board, by the column that it reads."""
 SEEN_SENTENCES = {

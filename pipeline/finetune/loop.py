@@ -136,7 +136,7 @@ class _Loop:
         why, best = "finished", self.out / BEST
         try:
             while (generation := self.state.current(self.config.generations)) is not None:
-                if self._halted():
+                if self._must_stop():
                     raise Stopped("stopped between two stages")
                 self._advance(generation)
         except Stopped:
@@ -172,7 +172,7 @@ class _Loop:
             with self._count_time():
                 ticks = self._ticks(number, "teacher")
                 best.teacher = choose_teacher(
-                    checkpoint, self.human, explore.device, ticks, self._halted
+                    checkpoint, self.human, explore.device, ticks, self._must_stop
                 )
             publish_state(self.out, self.state)
             LOG.info("%s: %s", checkpoint, best.teacher.text)
@@ -184,7 +184,7 @@ class _Loop:
         opened = map(Dataset.open, self.human)
         return sum(one.count("train") for one in opened if not one.has_engine_moves)
 
-    def _halted(self) -> bool:
+    def _must_stop(self) -> bool:
         minutes = self.config.minutes
         spent = self.state.seconds + time.monotonic() - self.counted_until
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
@@ -217,7 +217,7 @@ class _Loop:
             ticks = self._ticks(context.number, STAGE_NAMES[name])
             self.counted_until = time.monotonic()
             with self._count_time(generation.seconds, name):
-                figures = self.stages[name](context, ticks, self._halted)
+                figures = self.stages[name](context, ticks, self._must_stop)
             generation.stages[name] = figures
         publish_state(self.out, self.state)
         refresh(self.out, self.state)

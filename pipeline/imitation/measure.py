@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
 
 MAX_ROWS = 50_000
-"""Maximum number of positions to measure; more are sampled. 50,000 take 60 MB."""
+"""Maximum number of positions to measure; more are sampled. 50,000 positions take 60 MB of
+memory."""
 LATE_PLY = 22
 """First ply of "late" moves, from the 12th move of each side on."""
 OPENING_PLIES, OPENINGS, OPENING_MOVES = 16, 8, 3

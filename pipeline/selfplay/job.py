@@ -46,13 +46,13 @@ LOG = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 MAX_LATE_SECONDS = 10.0
-"""Time a shared folder may take to show all finished items."""
+"""Maximum number of seconds that a shared folder may take to show all finished items."""
 GRACE_SECONDS = 15.0
-"""Time for processes to finish their move and their journal before they are cancelled."""
+"""Seconds in which processes may finish their move and their journal before they are cancelled."""
 METER_SECONDS = 5.0
 """Seconds between two samples of a GPU's use."""
 GPU_PROCESS_BYTES = HOST_PROCESS_BYTES = 3 << 30
-"""Memory of one process with a network on a GPU: on the GPU, and of the machine."""
+"""Memory of one process with a network on a GPU, in bytes: of the GPU, and of the machine."""
 
 
 def explore(

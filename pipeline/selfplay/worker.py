@@ -74,7 +74,7 @@ CHECKSUM_DIGITS = 8
 RECORD_PREFIX = b' {"record"'
 """Text after the checksum in the line of a finished item."""
 SYNC_SECONDS = 5.0
-"""Time between two fsyncs: the most work that a power cut can lose."""
+"""Seconds between two fsyncs; a power cut loses at most the work of this time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,14 +58,8 @@ def test_metrics_of_one_row_by_hand() -> None:
 
 def test_equal_logits_are_ranked_by_label() -> None:
     legal = list(range(0, 4096, 128))
-    ranks = [
-        int(
-            output_metrics(np.zeros((1, 4096), np.float32), WDL, position(legal, move, 0))["rank"][
-                0
-            ]
-        )
-        for move in legal
-    ]
+    equal = np.zeros((1, 4096), np.float32)
+    ranks = [int(output_metrics(equal, WDL, position(legal, move, 0))["rank"][0]) for move in legal]
     assert ranks == list(range(1, 33))
 
 
