@@ -51,7 +51,7 @@ class Limits:
     """Time limits of a move, in seconds; `left` may be negative, as some match runners send it."""
 
     movetime: float | None = None
-    """Think exactly this long."""
+    """Seconds to think, neither more nor less."""
     left: float | None = None
     """Time left on the mover's clock."""
     increment: float = 0.0

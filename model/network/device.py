@@ -49,7 +49,7 @@ def device_for(name: str, number: int | None = None) -> torch.device:
     return torch.device(name, number)
 
 
-def gains_by_bf16(device: torch.device) -> bool:
+def is_bf16_faster(device: torch.device) -> bool:
     """Return whether bf16 is faster than float32 on the device.
 
     Emulated bf16 is slower. Intel CPUs gain only with AMX, which virtual machines may hide; with
@@ -66,7 +66,7 @@ def gains_by_bf16(device: torch.device) -> bool:
 
 def dtype_for(amp: str, device: torch.device) -> torch.dtype:
     """Return the dtype of convolutions for auto, bf16 or off; weights stay float32."""
-    if amp == "bf16" or (amp == "auto" and gains_by_bf16(device)):
+    if amp == "bf16" or (amp == "auto" and is_bf16_faster(device)):
         return torch.bfloat16
     return torch.float32
 

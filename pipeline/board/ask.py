@@ -13,7 +13,7 @@ from pydantic import Field
 from engine.player import Line
 from engine.player.policy import parse_time_control
 from model.inference.player import Player
-from pipeline.board.game import GameSoFar, end_of, number_moves
+from pipeline.board.game import GameSoFar, describe_end, number_moves
 from pipeline.board.show import planes_of_view
 from pipeline.board.think_times import draw_seconds
 from pipeline.dataset.strata import CLASSES, speed_class
@@ -60,7 +60,7 @@ def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
 
 def estimate_score(board: chess.Board, player: Player) -> float:
     """Return White's expected score by a search, or the result if the game is over."""
-    if (result := end_of(board)[0]) or not any(board.legal_moves):
+    if (result := describe_end(board)[0]) or not any(board.legal_moves):
         return {"1-0": 1.0, "0-1": 0.0}.get(result, 0.5)
     win, draw, _ = player.analyse(board, SIMULATIONS, lines=0).wdl
     score = win + draw / 2

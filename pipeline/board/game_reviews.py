@@ -35,7 +35,7 @@ from pipeline.board.mistakes import (
 from pipeline.board.review import name_game
 from pipeline.evaluation.figures import NORMAL_95
 from pipeline.executors.local import Failure, LocalEngine
-from pipeline.storage.tables import aligned
+from pipeline.storage.tables import align_columns
 
 MIN_PARALLEL_GAMES = 16
 """Minimum number of games for which starting processes saves time."""
@@ -251,9 +251,9 @@ def render(header: Row, summary: Row) -> str:
         for one in summary["openings"]
     ]
     heads = ["mistake", "phase", "count", "games", "example"]
-    parts = [f"{header['player']}: {header['notes']}".rstrip(": "), aligned(heads, mistakes)]
+    parts = [f"{header['player']}: {header['notes']}".rstrip(": "), align_columns(heads, mistakes)]
     heads = ["opening", "side", "games", "score", "expected", "difference (95 %)"]
-    parts += [aligned(heads, openings)] if openings else []
+    parts += [align_columns(heads, openings)] if openings else []
     if clock := summary["time"]:
         rates = [
             f"{clock[key]['share']:.1%} of {clock[key]['moves']:,}" for key in ("short", "other")

@@ -25,7 +25,7 @@ from engine.player import Conditions, Play, Player, Request, Style
 from engine.player.policy import evaluate
 from engine.search import SearchConfig
 from pipeline.board import scores
-from pipeline.board.game import number_moves, rating_in
+from pipeline.board.game import number_moves, read_rating
 
 SIMULATIONS = 24
 """Simulations of each position before and after a suspected mistake."""
@@ -87,7 +87,7 @@ class OwnGame:
     def expected(self) -> float | None:
         """The score that the ratings predict; None if one is unknown."""
         own, other = (
-            rating_in(self.tags, chess.COLOR_NAMES[side]) for side in (self.color, not self.color)
+            read_rating(self.tags, chess.COLOR_NAMES[side]) for side in (self.color, not self.color)
         )
         return None if own is None or other is None else 1 / (1 + 10 ** ((other - own) / 400))
 

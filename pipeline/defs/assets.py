@@ -66,7 +66,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
         require_dump(str(source))
         digest = file_hash(source)
     facts: metadata.Metadata = {
-        **metadata.describe_place(source),
+        **metadata.describe_path(source),
         "bytes": source.stat().st_size,
         "sha256": digest,
     }

@@ -33,7 +33,7 @@ from pipeline.defs.launchpad.options import (
 )
 from pipeline.defs.resources import SAMPLE_KEY, Datasets, load, parse_key
 from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
-from pipeline.dumps.fetch import MONTH_PREFIX, fetch, month_of
+from pipeline.dumps.fetch import MONTH_PREFIX, fetch, parse_month
 from pipeline.errors import ConfigError
 from pipeline.storage.http import file_name, is_web
 
@@ -63,7 +63,7 @@ class FirstNetworkOptions:
 
 def find_partition(games: str) -> str:
     """Return the partition key of the games. Raises UserError for a file that is no dump."""
-    if month_of(f"{MONTH_PREFIX}{games}"):
+    if parse_month(f"{MONTH_PREFIX}{games}"):
         return f"{MONTH_PREFIX}{games}"
     if not is_web(games) and "/" not in games and parse_key(Path(games)) is None:
         return games
@@ -81,7 +81,7 @@ def find_games(context: dg.OpExecutionContext, games: str, datasets: Datasets) -
     key, folder = find_partition(games), datasets.path / "dumps"
     file = Path(games).expanduser()
     known = [path.resolve() for path in datasets.dumps().get(key, [])]
-    if month_of(key) == games or is_web(games):
+    if parse_month(key) == games or is_web(games):
         name = file_name(games) if is_web(games) else f"{key}.pgn.zst"
         if others := [path for path in known if path.name != name]:
             raise UserError(

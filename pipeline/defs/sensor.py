@@ -11,7 +11,7 @@ from engine.json_files import parse_json
 from model.card import CARD_FILE
 from pipeline.dataset.dataset import TRAINING_SET
 from pipeline.dataset.files.columns import MANIFEST
-from pipeline.defs.pages.metadata import describe_accuracy, describe_place, link_page
+from pipeline.defs.pages.metadata import describe_accuracy, describe_path, link_page
 from pipeline.defs.resources import Datasets
 from pipeline.defs.steps import DUMPS
 from pipeline.evaluation.runs import list_runs
@@ -112,7 +112,7 @@ def describe_result(datasets: Datasets, asset: str, file: Path) -> list[Event]:
         return []
     if facts is None:
         return []
-    facts = {"made_by": "the command line"} | facts | describe_place(folder)
+    facts = {"made_by": "the command line"} | facts | describe_path(folder)
     if asset == "positions" and folder.name in datasets.dumps():
         partition = folder.name
     elif asset == "positions" or (folder / "imitation").is_dir():

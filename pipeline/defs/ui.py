@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LOCATION = "fianchetto"
 """Name of the code location."""
 STOP_SECONDS = 40.0
-"""Seconds the daemon and code server have to end; a run's child has 20 of them to save."""
+"""Seconds in which the daemon and the code server must end; a run's child may take 20 to save."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'"

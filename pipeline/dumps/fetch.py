@@ -27,7 +27,7 @@ from engine.temporaries import sync_directory
 from model.settings import settings
 from pipeline.errors import ConfigError, FetchError, SourceChangedError
 from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, is_web, redact_url
-from pipeline.storage.stores import file_hash, locked, publish_json
+from pipeline.storage.stores import file_hash, hold_lock, publish_json
 
 LICHESS = "https://database.lichess.org/standard"
 """URL of Lichess's monthly dumps."""
@@ -52,7 +52,7 @@ class FetchConfig:
     """Expected SHA-256 of a file that is given by its URL; "" for any."""
 
 
-def month_of(key: str) -> str:
+def parse_month(key: str) -> str:
     """Return the month of a name such as `lichess_db_standard_rated_2013-01`, else ""."""
     month = key.removeprefix(MONTH_PREFIX)
     return month if month != key and _MONTH.fullmatch(month) else ""
@@ -174,7 +174,7 @@ class _Download:
     def fetch(self, meter: _Meter) -> dict[str, Any]:
         """Download the file under a lock unless it exists, and return its entry in the result."""
         lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
-        with locked(lock, FetchError(f"another fetch is writing {self.path}: wait for it")):
+        with hold_lock(lock, FetchError(f"another fetch is writing {self.path}: wait for it")):
             is_here = self.path.exists()
             sha256 = file_hash(self.path, self.stop) if is_here else self._complete(meter)
             if self._load_version() is not None and not self.part.exists():

@@ -41,7 +41,7 @@ from pipeline.finetune.state import (
 from pipeline.finetune.teacher import choose_teacher, teach_by_hand
 from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.storage.job_folder import FINETUNING, JobFolder, flat
+from pipeline.storage.job_folder import FINETUNING, JobFolder, flatten_leaves
 
 LOG = logging.getLogger(__name__)
 STAGE_NAMES = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
@@ -103,7 +103,7 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
     for directory in human:
         if not Dataset.open(directory).has("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
-    settings = flat(to_jsonable_python(config))
+    settings = flatten_leaves(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
         "checkpoint": {"name": checkpoint.resolve().name, "weights": weights},

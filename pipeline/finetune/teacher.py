@@ -52,7 +52,8 @@ games."""
 SEARCH_BATCH = 64
 """Number of positions searched together."""
 MIN_EVALUATED_SHARE = 0.95
-"""Minimum share of positions with an evaluation for comparing with evaluations, not results."""
+"""Minimum share of positions with an evaluation. Below it, the players are compared by results
+instead."""
 LICHESS_SLOPE = 0.00368208
 """Slope of Lichess's logistic curve from centipawns to expected scores
 (lichess.org/page/accuracy)."""

@@ -91,8 +91,8 @@ def measure_book(
 ) -> dict[str, Any]:
     """Compare a network's first choices with and without the book, on the rows of `table`.
 
-    Returns `positions` (those in the book), and the top-1 with the book less that without. The book
-    is `used` if it loses nothing.
+    Returns `positions` (those in the book), and the top-1 with the book less that without. `used`
+    is whether the book does not lower top-1.
     """
     import polars as pl
 

@@ -158,11 +158,11 @@ def _train(
     from model.checkpoint import load
 
     start, started = load(base)
-    columns = select_columns(recipe(1), start.preset)
+    columns = select_columns(training_config(1), start.preset)
     folders = [out / str(fold) for fold in range(folds)]
     preset, unseen = started["preset"]["name"], list[Batch]()
     if folds == 1:
-        config = recipe(dataset.count("train"))
+        config = training_config(dataset.count("train"))
         card = train_on([dataset], preset, config, folders[0], progress, stop, base, dict(player))
         cards = [_require_finished(card)]
     else:
@@ -215,7 +215,7 @@ def _train_folds(
     cards, unseen = [], []
     for fold, folder in enumerate(folders):
         seen = {name: values[part_R != fold] for name, values in rows.items()}
-        config = recipe(len(seen["ply"]))
+        config = training_config(len(seen["ply"]))
         card = train(
             config,
             find_preset(preset_name, folder, base),
@@ -324,7 +324,7 @@ def _cautious_gain(figures: Mapping[str, Any] | None) -> float:
     return float(-loss - (high - loss) / NORMAL_95)
 
 
-def recipe(rows: int) -> "TrainConfig":
+def training_config(rows: int) -> "TrainConfig":
     """Return the training settings for `rows` moves of a person; few moves use small batches.
 
     docs/log/2026-11-24.md lists the settings that were compared.

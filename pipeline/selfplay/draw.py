@@ -66,7 +66,7 @@ DECIDED_CENTIPAWNS, DECIDED_WEIGHT = 300, 0.25
 """Engine evaluation in centipawns from which a position counts as decided, and the weight of
 decided positions; all others have weight 1."""
 MAX_CANDIDATES = 1 << 22
-"""Candidates kept in memory before only the best of each game and phase are retained."""
+"""Number of candidates in memory at which all but the best of each game and phase are discarded."""
 
 MAX_RANDOM_MOVES = 4
 """Maximum number of random moves between a position of a game and the searched position."""
@@ -80,7 +80,7 @@ _CANDIDATE_DTYPE = np.dtype(
 (smallest first). Shard, row group and row locate it."""
 
 
-def phase_of(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def classify_phases(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Return the index into PHASES, by the number of knights to queens, then by ply; uint8[R]."""
     pieces_R = np.bitwise_count(planes_RP[:, 2:10]).sum(axis=1)
     early_R = np.where(ply_R < OPENING_PLIES, 0, 1)
@@ -221,7 +221,7 @@ def _score(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArr
     found["game"] = rows["game"][late_R].astype(np.uint64) | np.uint64(member << 32)
     planes, evals = rows["planes"][late_R], rows["eval"][late_R].astype(np.int32)
     found["key"] = position_keys(planes, rows["castling"][late_R])
-    found["phase"] = phase_of(rows["ply"][late_R], planes)
+    found["phase"] = classify_phases(rows["ply"][late_R], planes)
     words = splitmix64(found["game"], seed) ^ rows["ply"][late_R].astype(np.uint64)
     decided_C = (evals != BATCH_SENTINELS["eval"]) & (np.abs(evals) >= DECIDED_CENTIPAWNS)
     weight_C = np.where(decided_C, DECIDED_WEIGHT, 1.0)

@@ -26,8 +26,8 @@ from pipeline.storage.stores import (
     LOCK,
     catch_store_errors,
     folder_lock,
+    hold_lock,
     is_local,
-    locked,
     make_folder,
     one_line,
     publish_json,
@@ -127,7 +127,7 @@ class JobFolder:
         try:
             with catch_store_errors(out):
                 make_folder(out)
-                with locked(folder_lock(out), busy):
+                with hold_lock(folder_lock(out), busy):
                     self._sweep()
                     try:
                         yield
@@ -146,7 +146,10 @@ class JobFolder:
 
     def differences(self, identity: Mapping[str, Any]) -> list[str]:
         """List the settings in which the marker differs from an identity, with both values."""
-        before, now = flat(self.identity() or {}), flat(json.loads(json.dumps(identity)))
+        before, now = (
+            flatten_leaves(self.identity() or {}),
+            flatten_leaves(json.loads(json.dumps(identity))),
+        )
         return [
             f"{name} was {before.get(name)!r}, not {now.get(name)!r}"
             for name in sorted(before.keys() | now.keys())
@@ -306,11 +309,11 @@ def _resolve(path: Path) -> str:
     return path.resolve().as_posix() if is_local(path) else str(path).rstrip("/")
 
 
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flatten_leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested objects by dotted name."""
     if not isinstance(tree, dict):
         return {prefix: tree}
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
-        leaves |= flat(value, f"{prefix}.{name}" if prefix else str(name))
+        leaves |= flatten_leaves(value, f"{prefix}.{name}" if prefix else str(name))
     return leaves

@@ -30,10 +30,10 @@ def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format rows as aligned columns, with three decimals."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_show(row.get(name), places=3) for name in names] for row in rows]
-    return aligned([name.replace("_", " ") for name in names], cells)
+    return align_columns([name.replace("_", " ") for name in names], cells)
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format columns two spaces apart, with numbers right-aligned and words left-aligned."""
     columns = []
     for title, *cells in zip(header, *rows, strict=True):

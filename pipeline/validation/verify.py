@@ -91,7 +91,7 @@ def verify_dataset(
     return found
 
 
-def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
+def list_members(directory: Path) -> tuple[list[Path], list[str]]:
     """Return the datasets of a training set (or the dataset itself), and problems with them."""
     if not is_training_set(directory):
         return [directory], []
@@ -147,7 +147,7 @@ def find_shared_games(dataset: Dataset) -> list[str]:
     """
     tables = dataset.games(tuple(GAMES_COLUMNS))
     splits = pa.chunked_array([table["split"].combine_chunks() for _, table in tables], pa.string())
-    split_of = pc.index_in(splits, pa.array(SPLITS)).fill_null(-1).to_numpy()
+    split_G = pc.index_in(splits, pa.array(SPLITS)).fill_null(-1).to_numpy()
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
     for number, split in enumerate(SPLITS):
@@ -156,7 +156,7 @@ def find_shared_games(dataset: Dataset) -> list[str]:
         for other, others in seen.items():
             if shared := np.intersect1d(games, others).size:
                 problems.append(f"{shared} games are in both {other} and {split}")
-        if wrong := int((split_of[games] != number).sum()):
+        if wrong := int((split_G[games] != number).sum()):
             problems.append(f"{wrong} games of {split} belong to another split in games.parquet")
         seen[split] = games
     return problems

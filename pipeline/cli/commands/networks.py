@@ -47,14 +47,14 @@ class Runs(Common):
     def run(self) -> dict[str, Any]:
         """List the runs, and write the page."""
         from pipeline.evaluation.runs import list_runs, write_runs
-        from pipeline.storage.tables import aligned
+        from pipeline.storage.tables import align_columns
 
         for folder in self.folders:
             if not folder.is_dir():
                 raise ConfigError(f"{folder} is not a directory: give a folder with results")
         runs = list_runs(*self.folders)
         names = ("date", "kind", "path", "data", "length", "headline")
-        lines = [aligned(names, [[run[name] for name in names] for run in runs])]
+        lines = [align_columns(names, [[run[name] for name in names] for run in runs])]
         if not runs:
             lines = [
                 "no checkpoints, reports or matches here: `fianchetto train` makes a checkpoint"

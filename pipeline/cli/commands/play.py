@@ -189,7 +189,7 @@ class Review(Common):
         import model
         from pipeline.board.review import ReviewRequest, review
         from pipeline.evaluation.game_texts import read_dump
-        from pipeline.storage.tables import aligned
+        from pipeline.storage.tables import align_columns
 
         if self.player:
             return self._review_games()
@@ -200,7 +200,7 @@ class Review(Common):
         found: dict[str, Any] = {**first["header"], **last["summary"], "rows": rows}
         moments = [rows[index]["text"] for index in found["moments"]] or ["No move stands out."]
         heads, *sides = found["table"]
-        lines = [found["title"], found["about"], *moments, aligned(heads, sides)]
+        lines = [found["title"], found["about"], *moments, align_columns(heads, sides)]
         return found | {"text": "\n".join(lines)}
 
     def _review_games(self) -> dict[str, Any]:

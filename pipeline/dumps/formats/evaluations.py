@@ -46,8 +46,8 @@ MAX_TEXT_BYTES = 1 << 10
 BLOCK, MAX_LINE_BYTES = 1 << 21, 1 << 20
 """Bytes of JSON to parse at a time, and maximum bytes of a line; longer lines are invalid rows."""
 BROKEN_LINE = b"\t\t\t\n"
-NO_OBJECT = b"!"
-"""Start of a line that is not JSON: it stands for the start of a line that is too long."""
+INVALID_START = b"!"
+"""Text that is not valid JSON; it replaces the start of a line that is too long."""
 _LINE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
 _ANALYSIS = pa.struct({"pvs": pa.list_(_LINE), "knodes": pa.int64(), "depth": pa.int64()})
 _SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
@@ -241,7 +241,7 @@ def _blocks(stream: Readable) -> Iterator[bytes]:
     rest = b""
     while data := stream.read(BLOCK):
         whole, newline, rest = (rest + data).rpartition(b"\n")
-        rest = rest if len(rest) <= MAX_LINE_BYTES else NO_OBJECT
+        rest = rest if len(rest) <= MAX_LINE_BYTES else INVALID_START
         if newline:
             yield whole
     if rest.strip():
