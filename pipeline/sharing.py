@@ -88,7 +88,7 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> dict[str, Any]
             name, repo_type=kind, revision=revision, local_dir=partial, allow_patterns=files
         )
     for path in partial.iterdir():
-        if path.name not in files:  # the hub's notes of the download, or another repository's files
+        if path.name not in files:  # metadata of the hub's client, or files of another repository
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     if kind == "dataset":
         Dataset.open(partial)

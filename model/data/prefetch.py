@@ -92,7 +92,7 @@ class Prefetcher:
         here.wait_event(copied)
         for columns in parts:
             for column in columns.values():
-                # the copying stream must not reuse this memory until `here` is done with it
+                # keep the copying stream from reusing this memory before stream `here` has read it
                 column.record_stream(here)
         begins = self._mark()
         assert begins is not None

@@ -106,7 +106,7 @@ def memory_errors(work: str, remedy: str) -> Iterator[None]:
     """Convert a failed allocation during `work` to an OutOfMemoryError with a `remedy`."""
     try:
         yield
-    except BaseException as error:  # a Rust panic is not an Exception
+    except BaseException as error:  # a Rust panic (safetensors) is a BaseException only
         is_panic = type(error).__name__ == "PanicException"
         has_text = any(text in str(error).lower() for text in ALLOCATION_ERRORS)
         is_plain = is_panic or isinstance(error, (RuntimeError, SystemError))

@@ -45,8 +45,8 @@ def _fianchetto() -> tuple[Preset, ...]:
     )
     # With attention over the squares, for a GPU. In a pilot of 27 November 2026, 150 seconds of an
     # H100 took a network like human-m to 0.515 top-1 on RAPID, where the embedded network has 0.510
-    # (docs/guides/hardware.md). On a processor, convolutions of the same cost learned as much in
-    # 0.6 times the time. human-l has not been trained.
+    # (docs/guides/hardware.md). On a CPU, convolutions of the same cost learned as much in 0.6
+    # times the time. human-l has not been trained.
     human_m = replace(
         human,
         name="fianchetto-human-m",

@@ -167,7 +167,7 @@ class Loop:
         self.began = time.perf_counter() - run.seconds
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # start of the next line of metrics
-        self.untimed = 0  # positions of the first step, if it is in this line: it is not timed
+        self.untimed = 0  # positions of the first step, which is not timed, if it is in this line
         self.waited = 0.0  # seconds that the device waited for batches, since the last line
         self.validated_at = self._fraction()
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
@@ -204,7 +204,8 @@ class Loop:
         self.metrics_log = opened.enter_context(closing(log))
         if not self.resumed:
             self._save(finished=False)
-        if run.best and not run.step and self.data.get("start"):  # training may only make it worse
+        # the starting weights may remain the best
+        if run.best and not run.step and self.data.get("start"):
             self._validate()
 
     def _step_until_over(self, feed: Prefetcher) -> int:

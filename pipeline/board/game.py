@@ -102,9 +102,7 @@ def name_piece(piece: chess.Piece) -> str:
 
 
 def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
-    """Return the result and a phrase such as `Black wins on time, 0-1`; both are "" during the
-    game.
-    """
+    """Return the result and a phrase such as `Black wins on time, 0-1`, or "" for both."""
     reason = ""
     winner: chess.Color | None = None
     if outcome := board.outcome():

@@ -75,7 +75,7 @@ class _Window:
         end = self.filled
         if not final:
             unseen = self.text[self.scanned : self.filled].tobytes()
-            unseen = unseen.removesuffix(b"\r")  # its LF may follow
+            unseen = unseen.removesuffix(b"\r")  # a CR whose LF may be in the next block
             end = self.scanned + max(unseen.rfind(b"\n"), unseen.rfind(b"\r")) + 1
             if end == self.scanned and self.filled - self.scanned > MAX_GAME_BYTES:
                 if not self.has_games:

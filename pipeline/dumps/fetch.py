@@ -178,7 +178,7 @@ class _Download:
             is_here = self.path.exists()
             sha256 = file_hash(self.path, self.stop) if is_here else self._complete(meter)
             if self._load_version() is not None and not self.part.exists():
-                self.state.unlink()  # left by a kill right after the rename
+                self.state.unlink()  # the process was killed right after the rename
         if self.sha256 not in ("", sha256):
             raise FetchError(
                 f"{self.path} exists and differs from the published file: move it away"

@@ -78,7 +78,7 @@ def draw_bars(
         places, [f"{_escape_formula(row['band'])}\n({row['positions']:,})" for row in bands]
     )
     axes.set_ylim(len(bands) - 0.5, -0.5)
-    room = 0.15 * (max(ends) - min(ends)) + 0.01  # for the last number
+    room = 0.15 * (max(ends) - min(ends)) + 0.01  # space for the last bar's label
     axes.set_xlim(max(0.0, min(ends) - 0.03), max(ends) + room)
     axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %" if share < 1.01 else "")
     if len(groups) > 1:
@@ -183,7 +183,7 @@ def _svg(figure: "Figure", on_page: bool = True) -> str:
     options |= {"font.family": "sans-serif"}
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(options):
-        # `savefig` would draw everything twice for the layout
+        # `savefig` would draw everything twice to compute the layout
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(drawn, metadata=nothing)
     ElementTree.register_namespace("", "http://www.w3.org/2000/svg")

@@ -102,9 +102,8 @@ def _parse_tags(text: bytes) -> dict[str, str]:
         return {}
     # python-chess does not unescape tag values
     values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}
-    values["Event"] = re.sub(
-        r" *https?://\S+", "", values["Event"]
-    )  # Lichess adds the tournament's
+    # Lichess appends the tournament's link
+    values["Event"] = re.sub(r" *https?://\S+", "", values["Event"])
     found = {
         name.lower(): value[:MAX_TAG_CHARS]
         for name, value in values.items()

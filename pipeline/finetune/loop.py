@@ -169,7 +169,7 @@ class _Loop:
         if best.teacher is None:
             checkpoint = checkpoint_of(self.out, best.number)
             self.counted_until = time.monotonic()
-            with self._count_time():
+            with self._add_time():
                 ticks = self._ticks(number, "teacher")
                 best.teacher = choose_teacher(
                     checkpoint, self.human, explore.device, ticks, self._must_stop
@@ -190,9 +190,7 @@ class _Loop:
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
     @contextmanager
-    def _count_time(
-        self, seconds: dict[str, float] | None = None, name: str = ""
-    ) -> Iterator[None]:
+    def _add_time(self, seconds: dict[str, float] | None = None, name: str = "") -> Iterator[None]:
         """On exit, add the time since `counted_until` to the seconds of the loop and of a stage."""
         try:
             yield
@@ -216,7 +214,7 @@ class _Loop:
             context.folder.mkdir(parents=True, exist_ok=True)
             ticks = self._ticks(context.number, STAGE_NAMES[name])
             self.counted_until = time.monotonic()
-            with self._count_time(generation.seconds, name):
+            with self._add_time(generation.seconds, name):
                 figures = self.stages[name](context, ticks, self._must_stop)
             generation.stages[name] = figures
         publish_state(self.out, self.state)

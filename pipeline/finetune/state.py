@@ -270,7 +270,8 @@ def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
             current["files"]["weights"]["sha256"] == entry["sha256"]
             and current["finetune"] == origin
         ):
-            delete_superseded(target, current)  # an earlier process may have died before this
+            # an earlier process may have died before it deleted these files
+            delete_superseded(target, current)
             return
     data = (source / entry["name"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:

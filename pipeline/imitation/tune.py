@@ -341,7 +341,7 @@ def training_config(rows: int) -> "TrainConfig":
         optimizer="muon",
         learning_rate=rate,
         warmup=0.05,
-        # one person's results made the value worse, and the moves no better
+        # training the value on one person's results made it worse, and the moves no better
         value_weight=0.0,
         results=False,
         frozen_norms=True,

@@ -301,7 +301,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "label_collisions": collisions,
         "files": files,
     }
-    if config.player and not total:  # for the error if no chunk has a move by them
+    if config.player and not total:  # for the error message if no chunk has a move by these players
         result["names"] = count_names(text, tagged.spans, MAX_NAMES)
     publish_json(parts, note.name, result)
     return {**result, "fresh_rows": total}

@@ -280,7 +280,7 @@ KEPT, NOT_LABELLED = 0, 1
 def list_active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
     """Return the filters with settings other than the defaults."""
     defaults: dict[str, Any] = {one.name: one.default for one in fields(Filters)}
-    # an empty list, from JSON, means no filter too
+    # an empty list, as read from JSON, also means no filter
     return [
         row
         for row in table

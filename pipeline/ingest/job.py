@@ -275,7 +275,8 @@ def _ingest(
         try:
             return build_manifest(folder, [source.describe() for source in sources], config, more)
         finally:
-            if not positions:  # for example a misspelled player: the next try has other settings
+            # for example a misspelled player: the next run will have other settings
+            if not positions:
                 folder.discard()
     except FetchError as error:
         raise IngestError(

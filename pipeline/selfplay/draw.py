@@ -108,7 +108,7 @@ def draw_positions(
     used = [part for dataset in opened for part in dataset.parts if part.has("train")]
     shards = [(number, shard) for number, part in enumerate(used) for shard in part.shards("train")]
     chosen = _draw(used, shards, config, progress, stop)
-    # with too few positions, several random walks start from the same one
+    # if there are too few positions, several random walks start from the same one
     if config.source == "near" and len(chosen):
         chosen = chosen[np.arange(config.count) % len(chosen)]
     if len(chosen) < config.count:
@@ -264,7 +264,7 @@ def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArra
     for phase, most in enumerate(np.floor(shares * count).astype(np.int64)):
         first_C[np.flatnonzero(found["phase"] == phase)[:most]] = True
     taken = np.flatnonzero(first_C)
-    # fill up where a phase has too few, or shares were rounded down
+    # fill up if a phase has too few positions or shares were rounded down
     rest = np.flatnonzero(~first_C)[: count - len(taken)]
     chosen: NDArray[Any] = found[np.sort(np.r_[taken, rest])]
     return chosen

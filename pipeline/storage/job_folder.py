@@ -288,7 +288,7 @@ def is_of(folder: Path, kind: Kind) -> bool:
 def is_ignored(entry: Path) -> bool:
     """Return whether to ignore an entry when checking what a folder belongs to."""
     name = entry.name
-    if name == LOCK:  # our locks are empty, and taking one truncates the file
+    if name == LOCK:  # ignore only empty locks: taking a lock truncates the file
         return not is_local(entry) or (
             entry.is_file() and not entry.is_symlink() and not entry.stat().st_size
         )

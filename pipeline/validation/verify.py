@@ -242,7 +242,7 @@ def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
     size = manifest["config"].get("chunk_mib")
     if not isinstance(size, int) or size < 1:
         why = f"config.chunk_mib must be 1 or more, but is {safe_text(size)}"
-        raise DatasetError(f"{MANIFEST} is damaged: {why}")
+        raise DatasetError(f"{MANIFEST}: {why}")
     return size << 20
 
 

@@ -66,7 +66,7 @@ class Uci(Common):
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
-        # the thread that waits for input would make an ordinary exit fail
+        # an ordinary exit fails while a thread waits for input
         except UserError as error:
             print(f"fianchetto: {error}", file=sys.stderr, flush=True)  # noqa: T201
             sys.stdout.flush()
