@@ -77,7 +77,7 @@ def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
 def find_quiet_time(instance: dg.DagsterInstance) -> float:
     """Return the Unix time before which every written result is complete.
 
-    Since then, an unfinished run may have written results, or files may still be being copied.
+    A later result may come from an unfinished run or an unfinished copy.
     """
     quiet = time.time() - SETTLE_SECONDS
     running = dg.RunsFilter(statuses=UNFINISHED)
