@@ -46,7 +46,7 @@ MINUTES = 8.0
 PRESETS = ("fianchetto-human", "fianchetto-m")
 """Presets to train; on a GPU, those with attention blocks are added."""
 SECONDS = 3.0
-"""Time of one measurement, after its warm-up steps."""
+"""Seconds of one measurement, after its warm-up steps."""
 WARM_UP_STEPS, BETWEEN_WAITS = 8, 5
 """Steps before a measurement, graph capture included, and between two waits for the device."""
 

@@ -22,7 +22,7 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.samples.shipped import EMBEDDED
 
 RATINGS = (1000, 1400, 1800, 2200, 2600)
-LEVELS = {
+STOCKFISH_ELOS = {
     1000: (1350,),
     1400: (1350,),
     1800: (1350, 1900),
@@ -76,7 +76,7 @@ def main(out: Path, games: int, command: str) -> None:
     pairings = [(side_of(high), side_of(low)) for low, high in pairwise(RATINGS)]
     pairings += [
         (side_of(rating), stockfish(level, command))
-        for rating, levels in LEVELS.items()
+        for rating, levels in STOCKFISH_ELOS.items()
         for level in levels
     ]
     if games:

@@ -26,13 +26,13 @@ MIN_GAMES = 15
 """Minimum number of games; with fewer the factor is 1, as a standard error needs more."""
 ERRORS, FEW_GAMES_ERRORS = 1.96, 20.0
 """The factor is 1 if log(factor) is within ERRORS + FEW_GAMES_ERRORS / games standard errors of 0.
-The second term is there because few games underestimate the spread."""
-PRIOR = 0.5
+The second term corrects for few games, which underestimate the spread."""
+PRIOR_DEVIATION = 0.5
 """Prior standard deviation of log(factor), used to shrink uncertain fits."""
 FOLDS = 5
 """Number of cross-validation folds."""
 BISECTIONS = 40
-MEMORIZED = 0.01
+MIN_MEMORIZED_GAIN = 0.01
 """Minimum improvement of the Brier score that triggers the warning about memorized results."""
 
 Floats = NDArray[np.float64]
@@ -83,7 +83,7 @@ def _fit_shrunk(logits_NO: Floats, target_NO: Floats, place_N: NDArray[np.intege
     error = spread / max(curvature * math.exp(middle), 1e-30)
     if abs(middle) <= (ERRORS + FEW_GAMES_ERRORS / games) * error:
         return 1.0
-    return math.exp(middle * PRIOR**2 / (PRIOR**2 + error**2))
+    return math.exp(middle * PRIOR_DEVIATION**2 / (PRIOR_DEVIATION**2 + error**2))
 
 
 def _softmax(logits_NO: Floats) -> Floats:
@@ -114,8 +114,8 @@ def scale_value(network: Network, factor: float) -> None:
 
 
 def describe_memorizing(before: float, after: float, factor: float) -> str:
-    """Return a warning if calibration lowered the value's Brier score by MEMORIZED, or ""."""
-    if before - after < MEMORIZED:
+    """Return a warning if calibration lowered the Brier score by MIN_MEMORIZED_GAIN, else ""."""
+    if before - after < MIN_MEMORIZED_GAIN:
         return ""
     return (
         "\nwarning: the value head has memorized results: its Brier score on validation games "

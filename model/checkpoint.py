@@ -44,7 +44,8 @@ MAX_CARD_BYTES = 4 << 20
 MAX_HEADER_BYTES = 1 << 20
 """Maximum size of a tensor file's header in bytes; real headers are below 40 kB."""
 MAX_TRAINING_RATIO = 6
-"""Maximum size of the training file relative to the weights: raw, best, and two moments."""
+"""Maximum size of the training file, as a multiple of the weights. It has the raw weights, the best
+weights and two moments."""
 
 
 class CheckpointError(UserError):

@@ -74,7 +74,9 @@ def value_metrics(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
     }
 
 
-def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:
+def output_metrics(
+    logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch
+) -> Rows:
     """Return the metrics of each row of an evaluator's output, arrays `[B]`."""
     figures = row_metrics(
         to_tensor(logits_BA),

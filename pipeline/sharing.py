@@ -25,13 +25,13 @@ from pipeline.storage.tables import text_table
 README, DATA_CARD = "README.md", "CARD.md"
 DATASETS = "datasets/"
 """Prefix of a dataset's repository, as in the hub's own addresses."""
-PULLED = {
+PULLED_NAMES = {
     "model": re.compile(rf"{CARD_FILE}|{ONNX}|{README}|weights-[\w-]+\.safetensors", re.ASCII),
     "dataset": re.compile(rf"{MANIFEST}|{DATA_CARD}|{README}|[\w.-]+\.parquet", re.ASCII),
 }
 """Names of files to download, by the kind of repository; no path, so that nothing is written
 outside the folder."""
-LARGEST_REPORT = 64 << 20
+MAX_REPORT_BYTES = 64 << 20
 
 
 def push(
@@ -81,14 +81,14 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> dict[str, Any]
         raise ConfigError(f"{out} exists: choose a new directory, or delete this one")
     with _hub_errors(repo):
         listed = hub.HfApi().list_repo_files(name, repo_type=kind, revision=revision)
-        files = [file for file in listed if PULLED[kind].fullmatch(file)]
+        files = [file for file in listed if PULLED_NAMES[kind].fullmatch(file)]
         if not files:
             raise FetchError(f"{repo} has no files of a {kind}: check its name")
         hub.snapshot_download(
             name, repo_type=kind, revision=revision, local_dir=partial, allow_patterns=files
         )
     for path in partial.iterdir():
-        if path.name not in files:  # the hub's notes of the download, or another repository's files
+        if path.name not in files:  # metadata of the hub's client, or files of another repository
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     if kind == "dataset":
         Dataset.open(partial)
@@ -149,7 +149,7 @@ def _read_report(report: Path) -> str:
     path = report / "report.json"
     if not path.exists():
         return ""
-    found = read_json(path, ConfigError, largest=LARGEST_REPORT)
+    found = read_json(path, ConfigError, largest=MAX_REPORT_BYTES)
     try:
         if "chosen" in found:
             from pipeline.imitation.page import imitation_text

@@ -41,9 +41,9 @@ class GameRecord:
     fen: str
     """Position before the book's moves."""
     book: list[str]
-    """The book's moves, UCI."""
+    """The book's moves, in UCI notation."""
     moves: list[str]
-    """The players' moves, UCI."""
+    """The players' moves, in UCI notation."""
     scores: list[str]
     """The mover's score from White's view: `0.34` pawns, `#-3` mate in 3 for Black, or empty."""
     clocks: list[float] | None

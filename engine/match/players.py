@@ -106,7 +106,11 @@ class LocalSide:
             overhead=OVERHEAD_SECONDS,
         )
         self.player = Player(
-            contestant.evaluator, style, games=width, pairs=not self.limit.is_timed, clock=clock
+            contestant.evaluator,
+            style,
+            games=width,
+            clock=clock,
+            double_single_rows=not self.limit.is_timed,
         )
         self.games: dict[int, int] = {}
         """Game numbers by slot; with the seed, they determine noise and sampled moves."""

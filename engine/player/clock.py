@@ -51,7 +51,7 @@ class Limits:
     """Time limits of a move, in seconds; `left` may be negative, as some match runners send it."""
 
     movetime: float | None = None
-    """Think exactly this long."""
+    """Seconds to think, neither more nor less."""
     left: float | None = None
     """Time left on the mover's clock."""
     increment: float = 0.0
@@ -70,9 +70,9 @@ class Budget:
     """Time for a move, in seconds since the request: 0 <= soft <= hard; None is no limit."""
 
     soft: float | None
-    """Stop here when the most visited move is also the best by value."""
+    """Time to stop if the most visited move is also the best by value."""
     hard: float | None
-    """The answer must be sent by then."""
+    """Latest time to send the answer."""
     is_exact: bool = False
     """Whether to use all of the time, however clear the move is."""
 

@@ -41,7 +41,7 @@ class Play:
     simulations: int = 0
     """Simulations for this move."""
     seldepth: int = 1
-    """Maximum depth in the tree since the last move, plies."""
+    """Maximum depth in the tree since the last move, in plies."""
     full: float = 0.0
     """Share of the tree's memory in use."""
 

@@ -29,14 +29,15 @@ from engine.player.policy import Answer, Conditions, evaluate, policy_of
 from engine.search import Search, SearchConfig, human
 from engine.search.chess_rules import position_and_history
 
-MAX_RESTRICTED = 1_000_000
+MAX_RESTRICTED_SIMULATIONS = 1_000_000
 """Maximum simulations of a search restricted to some moves; its tree is not kept."""
-MAX_CORRECTING = 100_000
-"""Maximum simulations that correct a policy; their tree is allocated in advance."""
-SMALL_TREE = 100_000
-"""Nodes of a tree if there is not enough memory for a larger one."""
-MIN_CORRECTING = 0.5
-"""If less than this share of a correction's simulations fits in the time, the policy plays."""
+MAX_CORRECTION_SIMULATIONS = 100_000
+"""Maximum number of simulations that correct a policy; the tree is allocated in advance."""
+SMALL_TREE_NODES = 100_000
+"""Number of nodes of a tree if there is not enough memory for a larger one."""
+MIN_CORRECTION_SHARE = 0.5
+"""Minimum share of a correction's simulations that must fit in the time; else the policy plays
+uncorrected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,20 +97,20 @@ class Player:
         *,
         searched: Evaluator | None = None,
         games: int = 1,
-        pairs: bool = False,
+        double_single_rows: bool = False,
         clock: Callable[[], float] = time.monotonic,
         note: Callable[[str], None] | None = None,
     ) -> None:
         """Create a player of `games` games; `style` may be changed between moves.
 
         `searched` evaluates nodes below the root, such as a faster export of the same network. With
-        `pairs`, a single row is evaluated as two: a network's last bits differ between one row and
-        several, and a game must not depend on other games.
+        `double_single_rows`, a single row is evaluated as two: a network's last bits differ between
+        one row and several, and a game must not depend on other games.
         """
         self.evaluator = evaluator
         self.style = style or Style()
         self.pace = Pace(clock)
-        self._games, self._pairs = games, pairs
+        self._games, self._double_single_rows = games, double_single_rows
         self._root = self._meter(evaluator)
         self._searched = self._meter(searched or evaluator)
         self._note = note or (lambda text: None)
@@ -155,13 +156,14 @@ class Player:
         return plays
 
     def _meter(self, evaluator: Evaluator) -> Evaluator:
-        """Wrap an evaluator to record its durations and, with `pairs`, double single rows."""
+        """Wrap an evaluator to record its durations and, if configured, double single rows."""
         network: Any = evaluator
-        pace, pairs = self.pace, self._pairs  # not self: a cycle would keep the trees in memory
+        # not self: a cycle would keep the trees in memory
+        pace, doubles = self.pace, self._double_single_rows
 
         def measured(planes_BP: NDArray[np.uint64], columns: Any = None) -> Answer:
             begun, rows = pace.clock(), len(planes_BP)
-            if pairs and rows == 1:
+            if doubles and rows == 1:
                 planes_BP = np.repeat(planes_BP, 2, axis=0)
                 columns = columns and {name: np.repeat(one, 2, 0) for name, one in columns.items()}
             answer = network(planes_BP, columns) if columns else evaluator(planes_BP)
@@ -182,10 +184,10 @@ class Player:
         if style.correction is None:
             return self._play_answers(requests, answer, style.temperature)
         correction = style.correction
-        wanted = min(style.simulations or correction.simulations, MAX_CORRECTING)
+        wanted = min(style.simulations or correction.simulations, MAX_CORRECTION_SIMULATIONS)
         wanted = min(wanted, requests[0].simulations or wanted)
         left = self.pace.left(budget.soft, control)
-        if self.pace.evaluation * MIN_CORRECTING * wanted > left:
+        if self.pace.evaluation * MIN_CORRECTION_SHARE * wanted > left:
             return self._play_answers(requests, answer, style.temperature)
         rows = zip(requests, *answer, strict=True)
         roots = [human.HumanRoot(*position_and_history(row[0].board), *row[1:]) for row in rows]
@@ -272,7 +274,7 @@ class Player:
             self._note(
                 f"not enough memory for trees of {config.capacity} positions: using smaller ones"
             )
-            small = replace(config, nodes=min(config.capacity, SMALL_TREE))
+            small = replace(config, nodes=min(config.capacity, SMALL_TREE_NODES))
             search = Search(self._searched, small, games=self._games, seed=self.style.seed)
         self._search, self._config = search, config
         return search
@@ -319,7 +321,7 @@ class Player:
             return timer() or control.end_round(lambda: self._look(search, request, before, 0.0))
 
         usual = MAX_SIMULATIONS if request.limits.is_timed else config.simulations
-        most = MAX_RESTRICTED if allowed else max(MAX_SIMULATIONS - before, 1)
+        most = MAX_RESTRICTED_SIMULATIONS if allowed else max(MAX_SIMULATIONS - before, 1)
         wanted = min(request.simulations or usual, most)
         if timer():  # run at least one simulation
             wanted = int(before == 0)

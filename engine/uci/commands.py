@@ -147,7 +147,7 @@ class GameState:
         self._words: list[str] = []
         self._base: float | None = None
 
-    def refuse(self) -> None:
+    def drop_position(self) -> None:
         """Drop the position, so that `go` plays no move until the next valid one."""
         self.board, self._start, self._words, self._base = None, "", [], None
 
@@ -168,7 +168,7 @@ class GameState:
         """
         start, note = fen or chess.STARTING_FEN, ""
         if start != self._start or list(words[: len(self._words)]) != self._words:
-            self.refuse()
+            self.drop_position()
             board = parse_playable(start)
             if not castling_rights_are_kept(start, board):
                 note = (

@@ -99,7 +99,7 @@ class Engine:
         try:
             for line in _lines_of(lines):
                 if line is None:
-                    self._game.refuse()  # the line may have been a `position`
+                    self._game.drop_position()  # the line may have been a `position`
                     self._note(f"skipped a line of more than {MAX_LINE_BYTES} bytes")
                 elif not self._follow(line):
                     self._quit = True
@@ -157,7 +157,7 @@ class Engine:
         try:
             note = self._game.update(*commands.parse_position(rest))
         except UserError:
-            self._game.refuse()
+            self._game.drop_position()
             raise
         if note:
             self._note(note)
@@ -272,7 +272,7 @@ class Engine:
             pass
 
     def _shut_down(self) -> None:
-        """End the thinking thread, without waiting for loading or compiling."""
+        """Stop the search thread, but do not wait for it while it loads or compiles."""
         self._tasks.put(None)
         if self._job is not None and not self._job.answered:
             self._job.stop()

@@ -48,7 +48,7 @@ class Options:
     threads: int = _option(1, "Threads", 1, 1024)
     """Threads that the network may use."""
     hash: int = _option(512, "Hash", 1, 65536)
-    """Maximum size of the search tree, megabytes."""
+    """Maximum size of the search tree, in megabytes."""
     multipv: int = _option(1, "MultiPV", 1, 218)
     """Number of variations to show."""
     ponder: bool = _option(False, "Ponder")
@@ -76,7 +76,8 @@ class Options:
     c_puct: float = _option(SearchConfig().c_puct, "CPuct", 0, 100)
     """Weight of the exploration term."""
     temperature: float = _option(0.0, "Temperature", 0, 100)
-    """0 plays the best move; 1 samples in proportion to the search's visits, or by the policy."""
+    """0 plays the best move; 1 samples in proportion to the search's visits or, without a search,
+    to the policy's probabilities."""
     seed: int = _option(0, "Seed", 0, 2**31 - 1)
     """Random seed of searches and sampled moves."""
     leaves: int = _option(8, "Leaves", 1, 256)

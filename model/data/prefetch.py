@@ -12,12 +12,12 @@ from engine.cores import count_cores
 from model.data.rows import Batch
 from model.network.encoder import Rows
 
-AHEAD = 2
-"""Number of batches prepared in advance, so that a slow one does not delay a step; plus one for
-each further thread."""
+BATCHES_AHEAD = 2
+"""Number of batches that one thread prepares in advance, so that a slow one does not delay a step.
+Each further thread adds one."""
 MAX_THREADS = 14
 """Maximum number of threads that prepare batches for a GPU; more wait for Python's lock."""
-QUEUED = 2
+MAX_QUEUED_STEPS = 2
 """Number of steps that may wait in a GPU's queue, to bound the memory of their batches."""
 
 Parts = Sequence[Rows]
@@ -27,9 +27,10 @@ Ready = tuple[Parts, torch.cuda.Event | None]
 
 
 def count_threads(device: torch.device, threads: int, processes: int) -> int:
-    """Return the number of threads that prepare batches: one on a CPU, which computes the steps.
+    """Return the number of threads that prepare batches: one on a CPU, whose cores train.
 
-    `threads` is the setting, 0 for all cores; `processes` share the machine.
+    `threads` is the setting, 0 for all cores. `processes` is the number of training processes
+    that share the machine.
     """
     if device.type == "cpu":
         return 1
@@ -55,12 +56,12 @@ class Prefetcher:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.reader = ThreadPoolExecutor(1, "next-batch")
         self.workers = ThreadPoolExecutor(threads, "next-batch")
-        self.ahead = AHEAD + threads - 1
+        self.ahead = BATCHES_AHEAD + threads - 1
         self.futures: deque[Future[Ready | None]] = deque()
         self.waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self.waited = 0.0
         """Seconds in which the device waited for batches after the first; on a GPU, this is known
-        QUEUED steps later."""
+        MAX_QUEUED_STEPS steps later."""
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +79,7 @@ class Prefetcher:
         is_first = not self.futures
         while len(self.futures) <= self.ahead:
             batch = self.reader.submit(next, self.batches, None)
-            self.futures.append(self.workers.submit(self._make, batch))
+            self.futures.append(self.workers.submit(self._prepare_next, batch))
         began, ended = time.perf_counter(), self._mark()
         ready = self.futures.popleft().result()
         if ready is None:
@@ -91,12 +92,12 @@ class Prefetcher:
         here.wait_event(copied)
         for columns in parts:
             for column in columns.values():
-                # the copying stream must not reuse this memory until `here` is done with it
+                # keep the copying stream from reusing this memory before stream `here` has read it
                 column.record_stream(here)
         begins = self._mark()
         assert begins is not None
         self.waits.append((begins if is_first else ended, begins))
-        while len(self.waits) > QUEUED:
+        while len(self.waits) > MAX_QUEUED_STEPS:
             ended, begins = self.waits.popleft()
             begins.synchronize()
             self.waited += ended.elapsed_time(begins) / 1000
@@ -109,7 +110,7 @@ class Prefetcher:
         event.record(torch.cuda.current_stream(self.stream.device))
         return event
 
-    def _make(self, next_batch: Future[Batch | None]) -> Ready | None:
+    def _prepare_next(self, next_batch: Future[Batch | None]) -> Ready | None:
         batch = next_batch.result()
         if batch is None:
             return None

@@ -38,7 +38,7 @@ class AnswerError(UserError):
 def fill_columns(
     planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]
 ) -> Rows:
-    """Return `planes` and the columns of `defaults`, each given, inferred or filled."""
+    """Return `planes` and the columns of `defaults`, each from its first available source."""
     rows: Rows = {"planes": planes_BP}
     if any(name in INFERRED and name not in given for name in defaults):
         given = infer_columns(planes_BP) | dict(given)

@@ -52,7 +52,7 @@ class NetworkEvaluator:
         self.book: dict[str, chess.Move] = {}
         """Openings that the imitated player always plays, by EPD."""
         self.graphs = Graphs(self._forward, self.device) if self.device.type == "cuda" else None
-        self.lock = Lock()  # a graph has one set of inputs and outputs
+        self.lock = Lock()  # graphs have static inputs and outputs: one call at a time
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
         """Return policy logits, float32 `[B, 4096]`, and win, draw, loss, float32 `[B, 3]`.

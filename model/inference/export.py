@@ -2,7 +2,7 @@
 
 The graph is the whole evaluator in float32, from packed planes to logits by label and to win, draw
 and loss. Its inputs depend on the preset (`blank_rows`); the numbers of rows and of legal moves are
-dynamic. The file is published only if onnxruntime and torch agree on given positions: up to
+dynamic axes. The file is published only if onnxruntime and torch agree on given positions: up to
 rounding in float32, and within larger bounds if layers are quantized to 8-bit integers
 (model.inference.quantization).
 
@@ -71,7 +71,7 @@ def _shifts() -> dict[Any, Any]:
 
     op: Any = onnxscript.opset18
 
-    def shift(direction: str) -> Any:
+    def make_shift(direction: str) -> Any:
         def translate(word: Any, by: Any) -> Any:
             words, bits = (op.Cast(it, to=UINT64) for it in (word, by))
             return op.CastLike(op.BitShift(words, bits, direction=direction), word)
@@ -80,9 +80,9 @@ def _shifts() -> dict[Any, Any]:
 
     aten = torch.ops.aten
     return {
-        aten.__rshift__.Tensor: shift("RIGHT"),
-        aten.bitwise_right_shift.Tensor: shift("RIGHT"),
-        aten.bitwise_left_shift.Tensor: shift("LEFT"),
+        aten.__rshift__.Tensor: make_shift("RIGHT"),
+        aten.bitwise_right_shift.Tensor: make_shift("RIGHT"),
+        aten.bitwise_left_shift.Tensor: make_shift("LEFT"),
     }
 
 
@@ -92,7 +92,7 @@ def _write_graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     # two rows, because the exporter treats sizes of 1 as constants
     examples = blank_rows(network.preset, 2, moves=5)
     whole = _ExportedNetwork(network, tuple(examples)).eval()
-    # fill the caches with real tensors before tracing would fill them with its own
+    # fill the caches with real tensors: tracing would fill them with its fake tensors
     whole(*examples.values())
     batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)
     sizes = tuple({0: moves if name in ("moves", "move_features") else batch} for name in examples)

@@ -36,7 +36,7 @@ from model.inference.columns import (
 METADATA = "fianchetto"
 """Key of the JSON entry in the file's metadata."""
 MAX_FILE_BYTES = 1 << 30
-"""Maximum file size in bytes; that of fianchetto-l is 0.1 GB."""
+"""Maximum file size in bytes; the largest preset, fianchetto-l, has 0.1 GB."""
 
 
 class OnnxError(UserError):

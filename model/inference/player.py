@@ -35,8 +35,8 @@ MAX_SIMULATIONS = 1_000_000
 """Maximum simulations per call: memory for the whole tree is allocated in advance."""
 MAX_CONDITION = 65_535
 """Maximum rating, and clock in seconds: the columns are uint16."""
-COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo"}
-"""Columns of conditions with another name."""
+CONDITION_COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo"}
+"""Column of each condition whose name differs from the column's."""
 
 
 class ConditionError(UserError):
@@ -91,11 +91,11 @@ class Player:
         take them from its move stack. Ratings, the clock of the side to move in seconds, and the
         time control ("180+2" in seconds, or "bullet", "blitz", "rapid", "classical") need a network
         that reads them (else ConditionError). None means unknown; `opponent_rating` defaults to
-        `rating`. An imitation plays the openings that its player always plays,
-        whatever the temperature. With `simulations`, a search corrects the policy
-        (engine/search/human.py). The aim "likelihood" predicts the moves of human players of that
-        rating; "strength" plays as well as they do. Raises GameOverError, FenError for positions
-        that cannot be played, and UserError for values of the wrong type.
+        `rating`. An imitation plays the openings that its player always plays, at any temperature.
+        With `simulations`, a search corrects the policy (engine/search/human.py). The aim
+        "likelihood" predicts the moves of human players of that rating; "strength" matches their
+        playing strength. Raises GameOverError, FenError for positions that cannot be played, and
+        UserError for values of the wrong type.
         """
         board, temperature = _read_board(board), _read_temperature(temperature)
         simulations = _read_whole("simulations", simulations, 0, MAX_SIMULATIONS)
@@ -164,7 +164,7 @@ class Player:
             if one is not None
         }
         read = self.evaluator.columns
-        for name in (COLUMNS.get(name, name) for name in numbers):
+        for name in (CONDITION_COLUMNS.get(name, name) for name in numbers):
             if name not in read:
                 raise ConditionError(
                     f"the network {self.evaluator.preset.name} has no input {name!r}: its inputs "

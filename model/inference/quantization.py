@@ -46,7 +46,7 @@ def quantize(
     )
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
-        """Batches for onnxruntime."""
+        """Feed calibration batches to onnxruntime."""
 
         def __init__(self) -> None:
             self.batches = _batches(rows)

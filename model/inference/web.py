@@ -24,7 +24,7 @@ from model.network.network import Network
 from model.network.preset import Preset
 
 FOLDER = Path(__file__).parent / "web"
-PLAYED = {
+PLAYABLE = {
     "view": "marro13+last8+attacks",
     "moves": "marro4096",
     "block": "post",
@@ -37,7 +37,7 @@ PLAYED = {
 }
 """Settings of the presets that the page can play; width and number of blocks are free."""
 DEFAULT_RATING = 1500
-LARGEST_WORD = 32767
+MAX_WORD = 32767
 
 
 def export_page(directory: Path, out: Path) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def export_page(directory: Path, out: Path) -> dict[str, Any]:
     _require_playable(network.preset)
     words, tensors = [], []
     for name, tensor in _tensors(network):
-        scale = max(float(np.abs(tensor).max()), 1e-30) / LARGEST_WORD
+        scale = max(float(np.abs(tensor).max()), 1e-30) / MAX_WORD
         words.append(np.rint(tensor / scale).astype("<i2").tobytes())
         tensors.append({"name": name, "shape": tensor.shape, "scale": scale})
     player = card["data"].get("player") or {"names": [directory.resolve().name], "rating": 0}
@@ -73,7 +73,7 @@ def export_page(directory: Path, out: Path) -> dict[str, Any]:
 
 def _require_playable(preset: Preset) -> None:
     """Raise ExportError unless player.js can evaluate the preset."""
-    for field, value in PLAYED.items():
+    for field, value in PLAYABLE.items():
         if getattr(preset, field) != value:
             raise ExportError(
                 f"the web page can only play networks like fianchetto-human, with {field} "
@@ -89,11 +89,11 @@ def _require_playable(preset: Preset) -> None:
 def _tensors(network: Network) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield the tensors of player.js by name: matrices as [I, O], convolutions as [T, I, O]."""
     modules: Mapping[str, Any] = dict(network.named_modules())
-    yield from _folded("stem.w", "stem.b", modules["stem.0"], modules["stem.1"])
+    yield from _fold_norms("stem.w", "stem.b", modules["stem.0"], modules["stem.1"])
     for index in range(network.preset.blocks):
         block = modules[f"blocks.{index}"]
-        yield from _folded(f"{index}.w1", f"{index}.b1", block.conv1, block.norm1)
-        yield from _folded(f"{index}.w2", f"{index}.b2", block.conv2, block.norm2)
+        yield from _fold_norms(f"{index}.w1", f"{index}.b1", block.conv1, block.norm1)
+        yield from _fold_norms(f"{index}.w2", f"{index}.b2", block.conv2, block.norm2)
     head = modules["move_head"]
     yield "added.kinds", _array(modules["move_feature_stem"].kinds.weight)
     yield "head.kinds", _array(head.kinds.weight)
@@ -116,7 +116,7 @@ def _tensors(network: Network) -> Iterator[tuple[str, NDArray[np.float32]]]:
     yield "head.to", _array(head.targets.weight.flatten(1).T)
 
 
-def _folded(
+def _fold_norms(
     weight: str, bias: str, convolution: nn.Conv2d, norm: nn.BatchNorm2d
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield a convolution with its batch norm: weights [T, I, O] and bias [O]."""

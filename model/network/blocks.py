@@ -187,7 +187,7 @@ class AttentionBlock(nn.Module):
         return x_BSC.view(-1, 8, 8, x_BSC.shape[2]).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
     def _attend(self, x_BSC: Tensor) -> Tensor:
-        """Return each square's mixture of the squares' values, `[B, S, C]`."""
+        """Apply multi-head self-attention over the squares, `[B, S, C]`."""
         shape = (-1, SQUARES, self.heads, x_BSC.shape[2] // self.heads)
         query, key, value = (
             layer(x_BSC).view(shape).transpose(1, 2)  # [B, H, S, D]

@@ -238,7 +238,7 @@ class MoveHead(nn.Module):
         kinds_MC = self.kinds.weight.index_select(0, moves.kinds)
         hidden_MC = F.relu(hidden_MC + self.move_features(moves.features) + kinds_MC)
         scores_M = self.weight(hidden_MC).squeeze(1)
-        rows = logits_BA.shape[0]  # an export keeps this dynamic, unlike len()
+        rows = logits_BA.shape[0]  # unlike len(), this stays dynamic in an export
         scores_M = scores_M + self.compare(hidden_MC, scores_M, moves, rows)
         scores_M = scores_M * moves.mask[:, 0]
         return logits_BA.flatten().index_add(0, moves.places, scores_M).view_as(logits_BA)

@@ -49,12 +49,12 @@ def device_for(name: str, number: int | None = None) -> torch.device:
     return torch.device(name, number)
 
 
-def gains_by_bf16(device: torch.device) -> bool:
+def is_bf16_faster(device: torch.device) -> bool:
     """Return whether bf16 is faster than float32 on the device.
 
     Emulated bf16 is slower. Intel CPUs gain only with AMX, which virtual machines may hide; with
     AVX-512, bf16 was measured at half the speed of float32 on Intel and at twice on AMD. The answer
-    depends on the CPU's features, not on a timing, so that a resumed run gets the same one.
+    depends on the CPU's features, not on a timing, so that a resumed run gets the same dtype.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -66,7 +66,7 @@ def gains_by_bf16(device: torch.device) -> bool:
 
 def dtype_for(amp: str, device: torch.device) -> torch.dtype:
     """Return the dtype of convolutions for auto, bf16 or off; weights stay float32."""
-    if amp == "bf16" or (amp == "auto" and gains_by_bf16(device)):
+    if amp == "bf16" or (amp == "auto" and is_bf16_faster(device)):
         return torch.bfloat16
     return torch.float32
 
@@ -106,7 +106,7 @@ def memory_errors(work: str, remedy: str) -> Iterator[None]:
     """Convert a failed allocation during `work` to an OutOfMemoryError with a `remedy`."""
     try:
         yield
-    except BaseException as error:  # a Rust panic is not an Exception
+    except BaseException as error:  # a Rust panic (safetensors) is a BaseException only
         is_panic = type(error).__name__ == "PanicException"
         has_text = any(text in str(error).lower() for text in ALLOCATION_ERRORS)
         is_plain = is_panic or isinstance(error, (RuntimeError, SystemError))

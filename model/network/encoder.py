@@ -93,7 +93,7 @@ UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items
 class Inputs(NamedTuple):
     """The inputs of a trunk."""
 
-    pictures: Tensor
+    planes: Tensor
     """Unpacked planes of the view, `[B, P, Y, X]`, channels last."""
     conditions: Tensor | None
     """Interpolation weights of ratings and clocks, float32 `[B, N]`."""

@@ -26,8 +26,8 @@ Outputs = tuple[Tensor, ...]
 MAX_GRAPHS = 32
 """Maximum number of graphs of a function; the one that was used least recently is dropped."""
 CAPTURE = Lock()
-"""Held during a capture: another one would begin by waiting for the whole GPU, which invalidates
-this one."""
+"""Lock held during a capture. A concurrent capture would first wait for the whole GPU, which would
+invalidate this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class Graphs:
             with CAPTURE, torch.cuda.stream(self.stream), capture:
                 outputs = self.function(mine)
         except RuntimeError:
-            # a failed capture leaves the allocator waiting for its end, so that it would never
-            # reuse the memory of batches
+            # a failed capture does not end the allocator's routing to the pool, and until then the
+            # allocator does not reuse the memory of batches
             with suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
             raise

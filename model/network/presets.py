@@ -33,7 +33,7 @@ def _fianchetto() -> tuple[Preset, ...]:
         value_hidden=64,
     )
     # xs conditioned on both players' ratings, without gates: in an hour of training on two cores,
-    # the 13 % of the time that gates take are better spent on more positions. During search the
+    # the 13 % of the time that gates take is better spent on more positions. During search the
     # ratings are unknown; training has covered that case.
     rated = replace(
         xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32
@@ -45,8 +45,8 @@ def _fianchetto() -> tuple[Preset, ...]:
     )
     # With attention over the squares, for a GPU. In a pilot of 27 November 2026, 150 seconds of an
     # H100 took a network like human-m to 0.515 top-1 on RAPID, where the embedded network has 0.510
-    # (docs/guides/hardware.md). On a processor, convolutions of the same cost learned as much in
-    # 0.6 times the time. human-l has not been trained.
+    # (docs/guides/hardware.md). On a CPU, convolutions of the same cost learned as much in 0.6
+    # times the time. human-l has not been trained.
     human_m = replace(
         human,
         name="fianchetto-human-m",
@@ -69,8 +69,8 @@ def _fianchetto() -> tuple[Preset, ...]:
         feed_forward=768,
         condition_width=128,
     )
-    # In the literature, ratings gain 0.067 nats and clocks 0.007. Castling rights and the
-    # en-passant file are left out, because the 77 planes include all legal moves.
+    # In published results, ratings lower the cross-entropy by 0.067 nats and clocks by 0.007.
+    # Castling rights and the en-passant file are left out: the 77 planes include all legal moves.
     s = replace(
         xs,
         name="fianchetto-s",

@@ -167,11 +167,11 @@ class Loop:
         self.began = time.perf_counter() - run.seconds
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # start of the next line of metrics
-        self.untimed = 0  # positions of the first step, if it is in this line: it is not timed
-        self.waited = 0.0  # seconds of this line in which the device waited for batches
+        self.untimed = 0  # positions of the first step, which is not timed, if it is in this line
+        self.waited = 0.0  # seconds that the device waited for batches, since the last line
         self.validated_at = self._fraction()
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
-        self.cost = 1.0  # seconds of the last validation
+        self.validation_seconds = 1.0  # seconds of the last validation
         self.saved = self.ticked = time.perf_counter()
 
     def go(self, open_batches: Batches) -> dict[str, Any]:
@@ -204,7 +204,8 @@ class Loop:
         self.metrics_log = opened.enter_context(closing(log))
         if not self.resumed:
             self._save(finished=False)
-        if run.best and not run.step and self.data.get("start"):  # training may only make it worse
+        # the starting weights may remain the best
+        if run.best and not run.step and self.data.get("start"):
             self._validate()
 
     def _step_until_over(self, feed: Prefetcher) -> int:
@@ -308,7 +309,7 @@ class Loop:
             return self.run.step % config.validation_every_steps == 0
         if config.minutes is not None and self._fraction() - self.validated_at >= 1 / VALIDATIONS:
             return True
-        return self.validated + self.cost <= VALIDATION_SHARE * self.run.seconds
+        return self.validated + self.validation_seconds <= VALIDATION_SHARE * self.run.seconds
 
     def _validate(self) -> bool:
         """Validate the averaged weights, at most once per step; return False if stopped."""
@@ -337,8 +338,8 @@ class Loop:
                 for name, tensor in run.best.items():
                     tensor.copy_(run.ema.state_dict()[name])
         figures = {f"validation_{name}": value for name, value in figures.items()}
-        self.cost = time.perf_counter() - began
-        self.validated += self.cost
+        self.validation_seconds = time.perf_counter() - began
+        self.validated += self.validation_seconds
         self.validated_at = self._fraction()
         self.metrics |= figures
         self._write(figures)

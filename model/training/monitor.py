@@ -35,7 +35,8 @@ from model.training.targets import load_training_rows
 
 METRICS_FILE = "metrics.jsonl"
 CALIBRATED = "calibrated_"
-"""Prefix of a validation's Brier scores with the value's logits times `value_factor`."""
+"""Prefix of a validation's Brier scores after calibration, which multiplies the value's logits by
+`value_factor`."""
 WATCHED_METRICS = ("cross_entropy", f"{CALIBRATED}value_brier")
 """Validation metrics whose sum `patience` watches; lower is better. The value is calibrated first,
 as it will be in the final checkpoint."""

@@ -140,9 +140,9 @@ class CombinedOptimizer:
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the odd polynomial of degree five that brings singular values near 1."""
 ITERATIONS = 5
-SMALLEST = 1e-7
+MIN_NORM = 1e-7
 """Smallest norm in a division, as in torch."""
-RMS = 0.2
+ADAMW_RMS = 0.2
 """Root mean square of AdamW's step at a learning rate of 1, as measured by Liu et al."""
 
 
@@ -176,14 +176,14 @@ class Muon(torch.optim.Optimizer):
         steps = orthogonalize(list(torch._foreach_lerp(gradients, buffers, momentum)))
         torch._foreach_mul_(weights, 1 - lr * weight_decay)
         for weight, step_RC in zip(weights, steps, strict=True):
-            weight.addcmul_(step_RC, lr, value=-RMS * max(weight.shape) ** 0.5)
+            weight.addcmul_(step_RC, lr, value=-ADAMW_RMS * max(weight.shape) ** 0.5)
 
 
 def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
     """Return matrices `[R, C]` with singular values near 1; their smaller sides must be equal."""
     wide = [x_RC.mT if x_RC.shape[0] > x_RC.shape[1] else x_RC for x_RC in matrices]
     gram_NSS = torch.stack([x_SC @ x_SC.mT for x_SC in wide])
-    squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=SMALLEST**2)
+    squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=MIN_NORM**2)
     gram_NSS = gram_NSS / squared_N11
     factor_NSS = _factor(gram_NSS)
     product_NSS = factor_NSS / squared_N11.sqrt()

@@ -90,8 +90,8 @@ def find_run(
     if changes:
         raise TrainingMismatchError(
             f"{out} holds a different run ({'; '.join(changes[:4])})",
-            remedy="choose a new directory or delete this one; `--start` trains its network on "
-            "other data",
+            remedy="choose a new directory or delete this one; use `--start` to train its "
+            "network on other data",
             code="taken",
         )
     if has_other_length(config, card["config"]):

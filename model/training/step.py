@@ -56,7 +56,7 @@ MAX_GRADIENT_NORM = 1.0
 HUBER_DELTA = 0.5
 """Error of the score (from -1 to 1) beyond which the Huber loss grows linearly."""
 PLIES_PER_UNIT = 20.0
-"""Half-moves per unit of the moves-left error, as in Leela Chess Zero."""
+"""Half-moves per unit of the moves-left loss's error, as in Leela Chess Zero."""
 MOVES_LEFT_WEIGHT = 0.05
 """Weight of the moves-left loss."""
 MAX_LOGIT_GAP = 78.0

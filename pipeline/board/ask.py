@@ -13,14 +13,14 @@ from pydantic import Field
 from engine.player import Line
 from engine.player.policy import parse_time_control
 from model.inference.player import Player
-from pipeline.board.game import GameSoFar, end_of, number_moves
+from pipeline.board.game import GameSoFar, describe_end, number_moves
 from pipeline.board.show import planes_of_view
 from pipeline.board.think_times import draw_seconds
 from pipeline.dataset.strata import CLASSES, speed_class
 
 SIMULATIONS = 64
 """Simulations per search."""
-UNTIMED = "rapid"
+UNTIMED_SPEED = "rapid"
 """Speed assumed for a game without a clock."""
 DRAW_MOVE, DRAW_SCORE = 10, 0.5
 """The network accepts a draw from this move on, if it expects at most this score."""
@@ -58,9 +58,9 @@ def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
     return {"move": move.uci(), "said": said, "seconds": seconds}
 
 
-def expect(board: chess.Board, player: Player) -> float:
+def estimate_score(board: chess.Board, player: Player) -> float:
     """Return White's expected score by a search, or the result if the game is over."""
-    if (result := end_of(board)[0]) or not any(board.legal_moves):
+    if (result := describe_end(board)[0]) or not any(board.legal_moves):
         return {"1-0": 1.0, "0-1": 0.0}.get(result, 0.5)
     win, draw, _ = player.analyse(board, SIMULATIONS, lines=0).wdl
     score = win + draw / 2
@@ -70,7 +70,7 @@ def expect(board: chess.Board, player: Player) -> float:
 def consider_draw(request: GameSoFar, player: Player) -> dict[str, Any]:
     """Answer a draw that the side to move offers: whether the network accepts, and why."""
     board = request.board()
-    score = expect(board, player)
+    score = estimate_score(board, player)
     own = 1 - score if board.turn else score
     accepted = board.fullmove_number >= DRAW_MOVE and own <= DRAW_SCORE
     rule = f"It accepts from move {DRAW_MOVE} on, if it expects at most {DRAW_SCORE}."
@@ -107,20 +107,20 @@ def reads_speed(player: Player) -> bool:
 
 def name_speed(time_control: str) -> str:
     """Return Lichess's name of a time control's speed, whose ratings have a scale of their own."""
-    base, increment = parse_time_control(time_control or UNTIMED)
+    base, increment = parse_time_control(time_control or UNTIMED_SPEED)
     return CLASSES[speed_class(np.array([base]), np.array([increment]))[0]]
 
 
 def _given_time_control(request: GameSoFar, player: Player) -> str | None:
     """Return the time control for a network that reads it, else None."""
-    return (request.time_control or UNTIMED) if reads_speed(player) else None
+    return (request.time_control or UNTIMED_SPEED) if reads_speed(player) else None
 
 
 # ---------------------------------------------------------------- ask
 
 RATINGS = tuple(range(800, 2601, 100))
 """Ratings at which the policy is evaluated; both players get the same rating."""
-CURVES, LINES = 6, 4
+MAX_CURVES, MAX_LINES = 6, 4
 """Number of moves shown with a curve, and number shown with a variation."""
 MAX_LINE_PLIES = 7
 """Maximum number of half-moves shown per variation."""
@@ -134,8 +134,8 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     """
     board = request.board()
     moves, policies_RA = _read_policies(request, player, board)
-    likeliest = np.argsort(-policies_RA.max(axis=0), kind="stable")[:CURVES].tolist()
-    analysis = player.analyse(board, SIMULATIONS, lines=LINES)
+    likeliest = np.argsort(-policies_RA.max(axis=0), kind="stable")[:MAX_CURVES].tolist()
+    analysis = player.analyse(board, SIMULATIONS, lines=MAX_LINES)
     win, draw, _ = analysis.wdl
     side, view = chess.COLOR_NAMES[board.turn], player.evaluator.preset.view
     planes = planes_of_view(board, view)
@@ -146,7 +146,7 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     for at in likeliest:
         move, share = moves[at], policies_RA[:, at].round(4).tolist()
         curves.append({"uci": move.uci(), "san": board.san(move), "share": share})
-    searched = [found for found in analysis.moves[:LINES] if found.visits or found.mate]
+    searched = [found for found in analysis.moves[:MAX_LINES] if found.visits or found.mate]
     return {
         "ratings": RATINGS,
         "curves": curves,

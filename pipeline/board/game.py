@@ -83,7 +83,7 @@ def describe(game: GameSoFar) -> dict[str, Any]:
     """Describe a position for the page: pieces, legal moves, moves so far, result."""
     whole, board = game.replay(), game.board()
     at_end = len(board.move_stack) == len(whole.move_stack)
-    ending, king = end_of(board, game.over if at_end else "")[1], board.king(board.turn)
+    ending, king = describe_end(board, game.over if at_end else "")[1], board.king(board.turn)
     pieces = board.piece_map().items()
     return {
         "pieces": {chess.square_name(square): name_piece(piece) for square, piece in pieces},
@@ -101,8 +101,8 @@ def name_piece(piece: chess.Piece) -> str:
     return f"{chess.COLOR_NAMES[piece.color]} {chess.PIECE_NAMES[piece.piece_type]}"
 
 
-def end_of(board: chess.Board, over: Over = "") -> tuple[str, str]:
-    """Return the result and a phrase such as `Black wins on time, 0-1`; "" during the game."""
+def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
+    """Return the result and a phrase such as `Black wins on time, 0-1`, or "" for both."""
     reason = ""
     winner: chess.Color | None = None
     if outcome := board.outcome():
@@ -133,7 +133,7 @@ def write_pgn(request: GameSoFar) -> str:
         chars = [char for char in request.tags.get(name, "")[:80] if char.isprintable()]
         if value := "".join(chars).translate({ord('"'): None, ord("\\"): None}):
             game.headers[name] = value
-    result, words = end_of(board, request.over)
+    result, words = describe_end(board, request.over)
     game.headers["Result"] = result or "*"
     if words:
         game.headers["Termination"] = words.rpartition(",")[0]
@@ -186,13 +186,13 @@ def check_game(game: chess.pgn.Game) -> chess.pgn.Game:
     return game
 
 
-def rating_in(tags: Mapping[str, str], side: str) -> int | None:
+def read_rating(tags: Mapping[str, str], side: str) -> int | None:
     """Return the rating of `white` or `black` in a game's tags; None if absent or invalid."""
     text = tags.get(f"{side.title()}Elo", "")
     return int(text) if text.isdecimal() and len(text) <= 4 and 0 < int(text) <= 4000 else None
 
 
-def time_control_in(game: chess.pgn.Game) -> str | None:
+def read_time_control(game: chess.pgn.Game) -> str | None:
     """Return the time control in the game's tags, such as 180+2; None if absent or another form."""
     text = game.headers.get("TimeControl", "")
     with suppress(UserError):

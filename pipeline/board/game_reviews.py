@@ -26,8 +26,8 @@ from pipeline.board.lichess import MAX_GAMES
 from pipeline.board.mistakes import (
     DEFINITIONS,
     KINDS,
+    GameReview,
     OwnGame,
-    Reviewed,
     Row,
     read_own_game,
     review_game,
@@ -35,14 +35,14 @@ from pipeline.board.mistakes import (
 from pipeline.board.review import name_game
 from pipeline.evaluation.figures import NORMAL_95
 from pipeline.executors.local import Failure, LocalEngine
-from pipeline.storage.tables import aligned
+from pipeline.storage.tables import align_columns
 
-MANY_GAMES = 16
-"""Number of games from which on processes are worth their start."""
-MAX_READ = 2 * MAX_GAMES
-"""Games read in search of MAX_GAMES that can be reviewed."""
+MIN_PARALLEL_GAMES = 16
+"""Minimum number of games for which starting processes saves time."""
+MAX_READ_GAMES = 2 * MAX_GAMES
+"""Maximum number of games to read while collecting MAX_GAMES that can be reviewed."""
 MIN_OPENING_GAMES, MAX_OPENINGS, MAX_MISTAKES, MAX_EXAMPLES = 5, 12, 10, 5
-Reviews = Sequence[tuple[OwnGame, Reviewed]]
+Reviews = Sequence[tuple[OwnGame, GameReview]]
 
 
 class GamesRequest(BaseModel):
@@ -75,8 +75,8 @@ def review_games(
     if not own:
         raise GameError(f"{name!r} played none of these {len(games)} games: check the name")
     yield {"header": _make_header(name, games, own, notes)}
-    engine = LocalEngine((workers or count_cores()) if len(own) >= MANY_GAMES else 1)
-    reviewed: dict[int, Reviewed] = {}
+    engine = LocalEngine((workers or count_cores()) if len(own) >= MIN_PARALLEL_GAMES else 1)
+    reviewed: dict[int, GameReview] = {}
     with closing(engine.map(partial(review_game, checkpoint), own, stop)) as results:
         for number, status, value in results:
             if status != "ok":
@@ -103,7 +103,7 @@ def _read_games(text: str) -> tuple[list[chess.pgn.Game], list[str]]:
     stream = io.StringIO(text.lstrip("\ufeff \n\r\t"))
     games: list[chess.pgn.Game] = []
     skipped = Counter[str]()
-    for _ in range(MAX_READ):
+    for _ in range(MAX_READ_GAMES):
         if len(games) == MAX_GAMES or (game := read_next(stream)) is None:
             break
         try:
@@ -251,9 +251,9 @@ def render(header: Row, summary: Row) -> str:
         for one in summary["openings"]
     ]
     heads = ["mistake", "phase", "count", "games", "example"]
-    parts = [f"{header['player']}: {header['notes']}".rstrip(": "), aligned(heads, mistakes)]
+    parts = [f"{header['player']}: {header['notes']}".rstrip(": "), align_columns(heads, mistakes)]
     heads = ["opening", "side", "games", "score", "expected", "difference (95 %)"]
-    parts += [aligned(heads, openings)] if openings else []
+    parts += [align_columns(heads, openings)] if openings else []
     if clock := summary["time"]:
         rates = [
             f"{clock[key]['share']:.1%} of {clock[key]['moves']:,}" for key in ("short", "other")

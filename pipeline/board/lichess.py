@@ -1,7 +1,7 @@
 """Download the games of a Lichess user through its public API (https://lichess.org/api).
 
-The games are streamed. If Lichess answers 429, too many requests, the next request is a minute
-later, as its rules say. No other host is asked, and redirects are not followed.
+The games are streamed. If Lichess answers 429 (too many requests), the next request is sent a
+minute later, as its rules require. No other host is contacted, and redirects are not followed.
 """
 
 import codecs

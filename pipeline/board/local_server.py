@@ -25,10 +25,10 @@ POLICY_VIOLATION = 1008
 """RFC 6455's code for closing a websocket; before the handshake it becomes status 403."""
 
 
-def refuse_foreign(scope: Scope) -> str:
+def explain_refusal(scope: Scope) -> str:
     """Return why a request or a websocket is refused, or "" if it is allowed.
 
-    Programs other than browsers send neither `Origin` nor `Sec-Fetch-Site`, and are let in: they
+    Programs other than browsers send neither `Origin` nor `Sec-Fetch-Site`, and are accepted: they
     run on this machine.
     """
     headers = Headers(scope=scope)
@@ -50,7 +50,7 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        refuse: Callable[[Scope], str] = refuse_foreign,
+        refuse: Callable[[Scope], str] = explain_refusal,
         headers: Mapping[str, str] = NO_FRAMES,
     ) -> None:
         self.app, self.refuse, self.headers = app, refuse, headers

@@ -25,18 +25,18 @@ from engine.player import Conditions, Play, Player, Request, Style
 from engine.player.policy import evaluate
 from engine.search import SearchConfig
 from pipeline.board import scores
-from pipeline.board.game import number_moves, rating_in
+from pipeline.board.game import number_moves, read_rating
 
 SIMULATIONS = 24
 """Simulations of each position before and after a suspected mistake."""
-SUSPICION = 0.08
-"""Loss by the network's values alone from which on a move is searched."""
+MIN_SUSPECT_LOSS = 0.08
+"""Minimum loss, by the network's values without a search, for which a move is searched."""
 BATCH = 64
 """Maximum number of positions that are searched together."""
-WON, PIECE = 0.75, 20
+WON_SCORE, TWO_PAWNS = 0.75, 20
 """Expected score of a won position, and two pawns in tens of centipawns (move features)."""
 OPENING_PLIES, ENDGAME_PIECES = 24, 6
-SHORT_OF_TIME = 0.1
+LOW_TIME_SHARE = 0.1
 """Share of the starting time below which time is short."""
 KINDS = {
     "missed a mate": "The search proves a mate, and the move played keeps no win.",
@@ -45,7 +45,7 @@ KINDS = {
     " square, beyond what the move itself took.",
     "missed a capture": "The best move wins two pawns or more by captures on one square; the move"
     " played does not.",
-    "let a win slip": f"The expected score falls from at least {WON} to less.",
+    "let a win slip": f"The expected score falls from at least {WON_SCORE} to less.",
     "other": "Any other mistake: a longer tactic, or the position.",
 }
 """Kinds of mistakes with their definitions; a mistake belongs to the first that fits."""
@@ -87,7 +87,7 @@ class OwnGame:
     def expected(self) -> float | None:
         """The score that the ratings predict; None if one is unknown."""
         own, other = (
-            rating_in(self.tags, chess.COLOR_NAMES[side]) for side in (self.color, not self.color)
+            read_rating(self.tags, chess.COLOR_NAMES[side]) for side in (self.color, not self.color)
         )
         return None if own is None or other is None else 1 / (1 + 10 ** ((other - own) / 400))
 
@@ -113,7 +113,7 @@ def read_own_game(index: int, game: chess.pgn.Game, color: chess.Color) -> OwnGa
     return OwnGame(index, color, dict(game.headers), game.board().fen(), moves, white, clocks)
 
 
-class Reviewed(NamedTuple):
+class GameReview(NamedTuple):
     """Results of one game."""
 
     mistakes: list[Row]
@@ -122,14 +122,14 @@ class Reviewed(NamedTuple):
     """The player's moves with a known clock, by whether time was short."""
 
 
-def review_game(checkpoint: Path, game: OwnGame) -> Reviewed:
+def review_game(checkpoint: Path, game: OwnGame) -> GameReview:
     """Return the player's mistakes in a game, and the number of moves by clock."""
     evaluator, boards = _open_evaluator(checkpoint), _replay(game)
     white = list(game.white_scores) or _score_boards(boards, evaluator)
     for ply, board in enumerate(boards):
         if (final := scores.final_score(board)) is not None:
             white[ply] = final
-    margin = scores.BLUNDER if game.white_scores else SUSPICION
+    margin = scores.BLUNDER if game.white_scores else MIN_SUSPECT_LOSS
     suspects = [
         ply
         for ply, board in enumerate(boards[:-1])
@@ -152,7 +152,7 @@ def review_game(checkpoint: Path, game: OwnGame) -> Reviewed:
             row = _describe_mistake(boards[ply], game.moves[ply], own, before, after)
             row |= {"game": game.index, "ply": ply + 1, "loss": loss, "short": short.get(ply)}
             mistakes.append(row)
-    return Reviewed(mistakes, Counter(short.values()))
+    return GameReview(mistakes, Counter(short.values()))
 
 
 @lru_cache(maxsize=1)
@@ -191,8 +191,8 @@ def _search(boards: Sequence[chess.Board], evaluator: Evaluator) -> list[Play | 
     for first in range(0, len(searched), BATCH):
         part = searched[first : first + BATCH]
         style = Style(search=SearchConfig(simulations=SIMULATIONS))
-        # pairs: the result must not depend on the other positions of the batch
-        player = Player(evaluator, style, games=len(part), pairs=True)
+        # the result must not depend on the other positions of the batch
+        player = Player(evaluator, style, games=len(part), double_single_rows=True)
         requests = [Request(board=board, slot=slot) for slot, board in enumerate(part)]
         plays += player.play_all(requests)
     left = iter(plays)
@@ -217,7 +217,7 @@ def _find_kind(
     board: chess.Board, move: chess.Move, own: Sequence[float], before: Play, after: Play | None
 ) -> str:
     """Return the first of KINDS that fits."""
-    if before.moves[0].mate > 0 and own[1] < WON:
+    if before.moves[0].mate > 0 and own[1] < WON_SCORE:
         return "missed a mate"
     if after is not None and after.moves[0].mate > 0:
         return "allowed a mate"
@@ -227,11 +227,11 @@ def _find_kind(
     played_F, best_F = (
         rows_MF[labels.index(label_of(one, board.turn))] for one in (move, before.move)
     )
-    if max(played_F[RISKS], played_F[LEAVES]) - played_F[TAKES] >= PIECE:
+    if max(played_F[RISKS], played_F[LEAVES]) - played_F[TAKES] >= TWO_PAWNS:
         return "left a piece hanging"
-    if best_F[TAKES] - best_F[RISKS] >= PIECE > played_F[TAKES] - played_F[RISKS]:
+    if best_F[TAKES] - best_F[RISKS] >= TWO_PAWNS > played_F[TAKES] - played_F[RISKS]:
         return "missed a capture"
-    return "let a win slip" if own[0] >= WON > own[1] else "other"
+    return "let a win slip" if own[0] >= WON_SCORE > own[1] else "other"
 
 
 def _find_phase(board: chess.Board) -> str:
@@ -246,7 +246,7 @@ def _short_of_time(game: OwnGame, boards: Sequence[chess.Board]) -> dict[int, bo
     start = game.tag("TimeControl").partition("+")[0]
     initial = float(start) if start.isdecimal() else max(game.clocks.values(), default=0)
     return {
-        ply: game.clocks[ply - 1] < SHORT_OF_TIME * initial
+        ply: game.clocks[ply - 1] < LOW_TIME_SHARE * initial
         for ply in range(2, len(game.moves))
         if boards[ply].turn == game.color and ply - 1 in game.clocks
     }

@@ -49,7 +49,7 @@ class Networks:
         return found
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return each network's name, its label, and what it says about ratings."""
+        """Return the page's description of each network."""
         return [_describe(name, folder) for name, folder in self.list_folders().items()]
 
     def find(self, name: str) -> Path:

@@ -15,7 +15,7 @@ from engine.search.human import ASSUMED_RATING
 from model.inference.player import Player
 from pipeline.board import scores
 from pipeline.board.ask import SIMULATIONS, reads_ratings, reads_speed
-from pipeline.board.game import number_moves, rating_in, read_pgn, time_control_in
+from pipeline.board.game import number_moves, read_pgn, read_rating, read_time_control
 from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
@@ -84,7 +84,8 @@ def review(
 def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
     """Return the header of a review: players, start, moves, ratings and the source of scores."""
     ratings = {
-        side: getattr(request, side) or rating_in(game.headers, side) for side in ("white", "black")
+        side: getattr(request, side) or read_rating(game.headers, side)
+        for side in ("white", "black")
     }
     source, own = request.source, scores.has_scores(game)
     if source == "auto":
@@ -105,7 +106,7 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
         "start": game.board().fen(),
         "moves": [move.uci() for move in game.mainline_moves()],
         "ratings": {side: ratings[side] or ASSUMED_RATING for side in ratings},
-        "time_control": time_control_in(game),
+        "time_control": read_time_control(game),
         "source": source,
     }
 

@@ -131,7 +131,8 @@ def _score_of(found: chess.engine.PovScore) -> float:
 BLUNDER = 0.1
 """A move that loses more expected score than this is a blunder."""
 LOSS_ERROR_SCALE = 0.02
-"""Logistic scale of the error in a search's loss; a loss equal to BLUNDER counts as half."""
+"""Logistic scale of the error in a search's loss; a loss equal to BLUNDER counts as half a
+blunder."""
 WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
 """Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded
 network, 64 simulations)."""

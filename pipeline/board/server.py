@@ -1,6 +1,7 @@
 """The board's web server. Each request holds the whole game, so the server keeps no state.
 
-Every request to compute is JSON by POST; answers are JSON, errors `{"error": text}`. A review
+Requests that compute something are JSON by
+POST; answers are JSON, errors `{"error": text}`. A review
 is streamed as one JSON object per line.
 """
 
@@ -32,7 +33,7 @@ from starlette.types import Send
 from engine.errors import UserError
 from engine.progress import Stop, never
 from model.inference.player import Player
-from pipeline.board.ask import PlayRequest, answer, ask, consider_draw, expect
+from pipeline.board.ask import PlayRequest, answer, ask, consider_draw, estimate_score
 from pipeline.board.game import GameSoFar, describe, name_piece, write_pgn
 from pipeline.board.game_reviews import GamesRequest, review_games
 from pipeline.board.lichess import MAX_PGN_BYTES, LichessRequest, download
@@ -72,7 +73,7 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         return JSONResponse(listed)
 
     def score_position(body: GameSoFar, player: Player) -> dict[str, Any]:
-        return {"score": expect(body.board(), player)}
+        return {"score": estimate_score(body.board(), player)}
 
     def review_one(body: ReviewRequest) -> Response:
         steps = review(body, networks.load(body.network), networks.turns)

@@ -21,7 +21,7 @@ from pipeline.storage.stores import publish
 
 COLUMNS = 11
 """Planes in a row of the picture: 77 planes make seven rows."""
-CELL = 10
+CELL_SQUARES = 10
 """Squares of the picture from one plane to the next."""
 _NAMES = ("pawns", "knights", "bishops", "rooks", "queens", "kings")
 _COMPASS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
@@ -124,9 +124,9 @@ def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> 
     figure = Figure(figsize=(15.0, 11.0), dpi=100, layout="constrained")
     canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
     figure.suptitle(f"{board.fen(en_passant='fen')}\nview {shown.name}", fontsize=10)
-    sheet = np.full((shown.planes // COLUMNS * CELL, COLUMNS * CELL), np.nan)
+    sheet = np.full((shown.planes // COLUMNS * CELL_SQUARES, COLUMNS * CELL_SQUARES), np.nan)
     for number, (plane, title) in enumerate(zip(pictures, titles(shown), strict=True)):
-        top, left = (CELL * at for at in divmod(number, COLUMNS))
+        top, left = (CELL_SQUARES * at for at in divmod(number, COLUMNS))
         sheet[top : top + 8, left : left + 8] = plane
         color = "black" if plane.any() else "darkgray"
         axes.text(left + 3.5, top - 0.8, title, ha="center", fontsize=8, color=color)

@@ -5,7 +5,7 @@ Fitted by `python -m tests.pipeline.board.fit_think_times` (README.md says on wh
 
 import numpy as np
 
-LEVELS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
+QUANTILES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
 """Quantiles in each row of TABLE; times above the last one are not drawn."""
 BULLET_SECONDS = 180
 """Starting time below which a game is bullet."""
@@ -33,25 +33,25 @@ TABLE = {
     (1, 3, 1): (0.0, 0.005, 0.014, 0.023, 0.039, 0.085, 0.195),
     (1, 3, 2): (0.0, 0.001, 0.005, 0.009, 0.016, 0.039, 0.1),
 }
-"""Share of the remaining time at each of LEVELS, by speed, move number and time left."""
+"""Share of the remaining time at each of QUANTILES, by speed, move number and time left."""
 MAX_SHARE = 0.2
-"""Maximum share of the remaining time for a move, so that the game goes on."""
-RESERVE = 0.5
+"""Maximum share of the remaining time for a move, so that the clock lasts."""
+RESERVE_SECONDS = 0.5
 """Seconds that a move leaves on the clock, for the network and the page."""
 
 
-def group_of(initial: float, move: int, left: float) -> tuple[int, int, int]:
-    """Return the row of TABLE for a move number with `left` of `initial` seconds on the clock."""
+def table_key(initial: float, move: int, left: float) -> tuple[int, int, int]:
+    """Return the key of TABLE for a move number with `left` of `initial` seconds on the clock."""
     speed = int(initial >= BULLET_SECONDS)
     return speed, int(np.digitize(move, MOVES)), int(np.digitize(left / initial, LEFT))
 
 
 def draw_seconds(initial: float, move: int, left: float, random: np.random.Generator) -> float:
-    """Draw the seconds that a person thinks about a move, at most what keeps the game going."""
-    speed, moves, rest = group_of(max(initial, 1.0), move, left)
+    """Draw the seconds that a person thinks about a move, limited so that the clock lasts."""
+    speed, moves, rest = table_key(max(initial, 1.0), move, left)
     # early in a game, hardly any clock is low: take the next row with enough moves
     row = next(
         TABLE[speed, moves, more] for more in range(rest, 3) if (speed, moves, more) in TABLE
     )
-    share = min(float(np.interp(random.uniform(0, LEVELS[-1]), LEVELS, row)), MAX_SHARE)
-    return min(share * left, max(left - RESERVE, 0.0))
+    share = min(float(np.interp(random.uniform(0, QUANTILES[-1]), QUANTILES, row)), MAX_SHARE)
+    return min(share * left, max(left - RESERVE_SECONDS, 0.0))

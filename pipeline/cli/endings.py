@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, relative_to_cwd
+from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS, relative_to_cwd
 
 
 def next_command(*words: object) -> str:
@@ -43,7 +43,7 @@ def next_training(positions: object, count: int) -> str:
     With few positions, training starts from the embedded network (docs/guides/own_games.md).
     """
     how: tuple[object, ...] = ("--minutes", 15)
-    if count < SCRATCH_POSITIONS:
+    if count < MIN_SCRATCH_POSITIONS:
         how = ("--start", relative_to_cwd(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
     return next_command(
         "train", "--positions", positions, *how, "--out", "datasets/checkpoints/first"

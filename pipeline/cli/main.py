@@ -25,10 +25,10 @@ from pipeline.errors import DamagedError, DifferenceError, Stopped
 from pipeline.storage.preflight import require_address_space, require_utf8
 
 if TYPE_CHECKING:
-    from pipeline.cli.settings import Given, Setting
+    from pipeline.cli.settings import GivenValue, Setting
 
-EXITS = """Exit status: 0 success; 1 incomplete result (damaged archive, differences found); \
-2 error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. \
+EXIT_STATUS_HELP = """Exit status: 0 success; 1 incomplete result (damaged archive, differences \
+found); 2 error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. \
 Run the same command again to continue stopped work."""
 
 COMMANDS = {
@@ -59,12 +59,15 @@ COMMANDS = {
 """Each command's module and class in pipeline.cli.commands, and its summary."""
 BEGINNER_COMMANDS = 7
 """Number of commands listed under "First steps" in the help."""
-COMPLETE = "_FIANCHETTO_COMPLETE"
+COMPLETION_VARIABLE = "_FIANCHETTO_COMPLETE"
 """Environment variable that shells set to request completions."""
 ABOUT = (
     "Turn chess game databases into trained players. fianchetto COMMAND --help explains a command."
 )
-EPILOG = f'{EXITS}\n\nShell completion: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
+EPILOG = (
+    f"{EXIT_STATUS_HELP}\n\n"
+    f'Shell completion: eval "$({COMPLETION_VARIABLE}=bash_source fianchetto)"; zsh likewise.'
+)
 CONTEXT = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
 SET_HELP = "Set any setting; --help-all lists them."
 CONFIG_HELP = "Read settings from a YAML file."
@@ -154,8 +157,12 @@ def parse(words: Sequence[str]) -> Any:
     commands = Commands("fianchetto", help=ABOUT, epilog=EPILOG, context_settings=CONTEXT)
     version = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")
     commands = version(commands)
-    if COMPLETE in os.environ:
-        raise SystemExit(shell_complete(commands, {}, "fianchetto", COMPLETE, os.environ[COMPLETE]))
+    if COMPLETION_VARIABLE in os.environ:
+        raise SystemExit(
+            shell_complete(
+                commands, {}, "fianchetto", COMPLETION_VARIABLE, os.environ[COMPLETION_VARIABLE]
+            )
+        )
     try:
         with commands.make_context("fianchetto", list(words) or ["--help"]) as context:
             return commands.invoke(context)
@@ -263,9 +270,9 @@ class Command(click.Command):
             instead = " or ".join(f"--set {key}=VALUE" for key in keys)
             raise UserError(f"{error.option_name} is not an option; use {instead}") from error
 
-    def _collect_values(self, params: dict[str, Any]) -> "dict[str, Given]":
+    def _collect_values(self, params: dict[str, Any]) -> "dict[str, GivenValue]":
         """Collect the values: options override --set, which overrides the YAML file."""
-        from pipeline.cli.settings import Given, read_assignment, read_config, split_list
+        from pipeline.cli.settings import GivenValue, read_assignment, read_config, split_list
 
         path = params["config"]
         from_file = {} if path is None else read_config(Path(path), self.settings)
@@ -277,7 +284,9 @@ class Command(click.Command):
             if isinstance(value, tuple) and key not in self.cls.arguments:
                 split = split_list if self.settings[key].commas else lambda text: [text]
                 value = [item for text in value for item in split(text)]
-            given[key] = Given(list(value) if isinstance(value, tuple) else value, self._label(key))
+            given[key] = GivenValue(
+                list(value) if isinstance(value, tuple) else value, self._label(key)
+            )
         replaced = self.cls.one_of if given.keys() & set(self.cls.one_of) else ()
         return {key: one for key, one in from_file.items() if key not in replaced} | given
 

@@ -27,8 +27,8 @@ LINE_WIDTH = 120
 DRAW_SECONDS = 0.1
 """Seconds between redraws on a terminal."""
 FORMAT = "{desc} {percentage:3.0f} %|{bar:10}| {n_fmt}{unit}  {elapsed}<{remaining}{postfix}"
-UNBOUNDED = "{desc} {n_fmt}{unit}  {elapsed}{postfix}"
-"""The line of a stage whose total is not known."""
+UNBOUNDED_FORMAT = "{desc} {n_fmt}{unit}  {elapsed}{postfix}"
+"""Format of the line of a stage whose total is unknown."""
 
 
 class _LogHandler(logging.Handler):
@@ -88,7 +88,7 @@ class _Bars:
         self.bar.set_description_str(f"{title} validating" if validating else title, refresh=False)
         self.bar.set_postfix(figures, refresh=False)
         self.bar.n, self.bar.total = tick.done, tick.total
-        self.bar.bar_format = UNBOUNDED if tick.total is None else FORMAT
+        self.bar.bar_format = UNBOUNDED_FORMAT if tick.total is None else FORMAT
         self.updated, self.title = time.time(), title
         waited = time.monotonic() - self.shown
         if self.terminal and (begins or validating or waited >= DRAW_SECONDS):

@@ -85,7 +85,7 @@ class Setting(NamedTuple):
         return f"[{'true' if value is True else value}]"
 
 
-class Given(NamedTuple):
+class GivenValue(NamedTuple):
     """A value (text or list of texts) and where it was given, for error messages."""
 
     value: Any
@@ -170,7 +170,7 @@ def _suggest(name: str, keys: Collection[str]) -> str:
     return f"; did you mean {ends[near[0]]}?" if near else ""
 
 
-def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
+def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, GivenValue]:
     """Read a YAML file into values by key. Raises SettingError for unknown keys."""
     import yaml
 
@@ -191,7 +191,7 @@ def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
             key = find_key(name, known, str(path))
             if key in given:
                 raise SettingError(f"{path}: {key} is set twice")
-            given[key] = Given(value, f"{path}: {key}")
+            given[key] = GivenValue(value, f"{path}: {key}")
     return given
 
 
@@ -204,12 +204,12 @@ def flatten(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, values
 
 
-def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given]:
+def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, GivenValue]:
     """Parse KEY=VALUE of `--set`."""
     name, equals, value = text.partition("=")
     if not equals:
         raise SettingError(f"--set takes KEY=VALUE, not {text!r}")
-    return find_key(name.strip(), known, "--set"), Given(value, f"--set {name.strip()}")
+    return find_key(name.strip(), known, "--set"), GivenValue(value, f"--set {name.strip()}")
 
 
 def split_list(text: str) -> list[str]:
@@ -221,7 +221,7 @@ def split_list(text: str) -> list[str]:
     return re.split(r",(?=[^,=]+=)", text) if "=" in "".join(words[:1]) else words
 
 
-def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]) -> T:
+def build(cls: type[T], given: Mapping[str, GivenValue], known: Mapping[str, Setting]) -> T:
     """Build a command from its defaults and the given values. Raises UserError for bad ones."""
     from model.settings import validate
 
@@ -236,7 +236,7 @@ def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]
     return validate(cls, _nest(values), SettingError, place)
 
 
-def _prepare(setting: Setting, given: Given) -> Any:
+def _prepare(setting: Setting, given: GivenValue) -> Any:
     """Split lists, unset empty values, and reject addresses where a local path is required."""
     value = given.value
     if setting.optional and isinstance(value, str) and value.lower() in UNSET_WORDS:

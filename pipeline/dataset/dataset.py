@@ -131,7 +131,7 @@ class Dataset:
 
     def shards(self, split: str) -> list[Shard]:
         """Return the shards of a split; reads the games' dates if some games are held out."""
-        return [shard for part in self.parts for shard in part._shards(split)]
+        return [shard for part in self.parts for shard in part._iterate_shards(split)]
 
     def require_shards(self, split: str) -> list[Shard]:
         """Return the shards of a split; raises DatasetError if it is empty or unknown."""
@@ -170,7 +170,7 @@ class Dataset:
         found = [self.is_held_out(table["date"]) for _, table in self.games(["date"])]
         return np.concatenate(found)
 
-    def _shards(self, split: str) -> Iterator[Shard]:
+    def _iterate_shards(self, split: str) -> Iterator[Shard]:
         by_engine = self.has_engine_moves or "games" in self.page.get("selfplay", {})
         for entry in self.page["files"]:
             groups = self._groups(entry, split)

@@ -20,15 +20,15 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.storage.stores import is_local, publish
 
-PLACE = ("game", "ply")
-FIGURES = ("result", "eval", "clock", "elo", "opponent_elo", "base", "increment")
+PLACE_COLUMNS = ("game", "ply")
+EXPORTED_COLUMNS = ("result", "eval", "clock", "elo", "opponent_elo", "base", "increment")
 """Exported columns of a shard; `result`, `eval`, `clock` and `elo` are for the side to move."""
 READ_COLUMNS = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "plies")
-TEXTS = ("split", "fen", "uci")
+TEXT_COLUMNS = ("split", "fen", "uci")
 SCHEMA = pa.schema(
     [
-        (name, pa.string() if name in TEXTS else BY_NAME[name].type)
-        for name in ("split", *PLACE, "fen", "uci", *FIGURES)
+        (name, pa.string() if name in TEXT_COLUMNS else BY_NAME[name].type)
+        for name in ("split", *PLACE_COLUMNS, "fen", "uci", *EXPORTED_COLUMNS)
     ]
 )
 SUFFIXES = (".csv", ".parquet")
@@ -47,7 +47,7 @@ def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterat
         opened.require_shards(split)  # raises if there are none
     for part in opened.parts:
         for name in (split,) if split else ALL_SPLITS:
-            for rows in part.rows(name, (*READ_COLUMNS, *PLACE, *FIGURES)):
+            for rows in part.rows(name, (*READ_COLUMNS, *PLACE_COLUMNS, *EXPORTED_COLUMNS)):
                 table = _table(rows, name)
                 yield table.slice(0, count) if count else table
                 if 0 < count <= len(table):
@@ -67,7 +67,7 @@ def _table(rows: dict[str, Any], split: str) -> pa.Table:
             for label, promotion, color in moves
         ],
     }
-    for name in (*PLACE, *FIGURES):
+    for name in (*PLACE_COLUMNS, *EXPORTED_COLUMNS):
         unknown = BATCH_SENTINELS.get(name)
         mask = None if unknown is None else rows[name] == unknown
         columns[name] = pa.array(rows[name], SCHEMA.field(name).type, mask=mask)

@@ -40,7 +40,7 @@ from pipeline.defs.steps import (
 )
 from pipeline.dumps.source import require_dump
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
-from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS
+from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS
 from pipeline.storage.stores import file_hash
 from pipeline.training.train import train_on
 
@@ -66,7 +66,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
         require_dump(str(source))
         digest = file_hash(source)
     facts: metadata.Metadata = {
-        **metadata.describe_place(source),
+        **metadata.describe_path(source),
         "bytes": source.stat().st_size,
         "sha256": digest,
     }
@@ -219,7 +219,7 @@ def choose_start(
         why = f"{count:,} positions"
         if parse_json((EMBEDDED / CARD_FILE).read_bytes())["preset"]["name"] != options.preset:
             why += f", and {options.preset} is not the embedded network's preset"
-        elif count < SCRATCH_POSITIONS:
+        elif count < MIN_SCRATCH_POSITIONS:
             start = EMBEDDED
     elif options.start == "embedded":
         start = EMBEDDED

@@ -35,10 +35,10 @@ from filelock import FileLock
 from engine.errors import UserError
 from engine.progress import Progress, silent
 from pipeline.cli.progress import PACKAGES, call_with
-from pipeline.storage.stores import locked
+from pipeline.storage.stores import hold_lock
 
 GRACE_SECONDS = 20.0
-"""Seconds a stopped child has to save; must be below Dagster's `cancel_timeout_seconds`."""
+"""Seconds in which a stopped child may save; must be below Dagster's `cancel_timeout_seconds`."""
 STOPPED_STATUS = 75
 """Exit status (EX_TEMPFAIL) of work that was stopped early and can be resumed."""
 
@@ -173,7 +173,7 @@ def _lock_output(path: Path | None, grace: float) -> contextlib.AbstractContextM
     if path is None:
         return contextlib.nullcontext()
     busy = UserError(f"another process is writing {path}: wait for it, or stop it")
-    return locked(FileLock(path.with_name(f".{path.name}.lock")), busy, grace + 5.0)
+    return hold_lock(FileLock(path.with_name(f".{path.name}.lock")), busy, grace + 5.0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The job `first_network`: from games to a measured network, in one run.
 
-Its ops do the work of the assets, one after another, and record the assets' materializations. So
-the job has one short form for all of them, and needs no partition before the games are there.
+Its ops do the work of the assets, one after another, and record the assets' materializations. The
+job therefore has one short form, and needs no partition until the games have been found.
 
 `python -m pipeline.defs.first_network` (`make run`) runs the job here and prints its progress. The
 run is stored in the instance at DAGSTER_HOME (default: `dagster_home/`), so the UI shows it.
@@ -33,7 +33,7 @@ from pipeline.defs.launchpad.options import (
 )
 from pipeline.defs.resources import SAMPLE_KEY, Datasets, load, parse_key
 from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
-from pipeline.dumps.fetch import MONTH_PREFIX, fetch, month_of
+from pipeline.dumps.fetch import MONTH_PREFIX, fetch, parse_month
 from pipeline.errors import ConfigError
 from pipeline.storage.http import file_name, is_web
 
@@ -53,9 +53,9 @@ class FirstNetworkOptions:
     .gz, .bz2, .zip), a month of Lichess such as 2013-01, or the name of a dump in datasets/dumps.
     `sample` is the sample of 2,000 games that comes with the program."""
     minutes: Annotated[float, Field(ge=1e-3, le=1e6)] = 5.0
-    """Minutes of training; reading the games and measuring the network take some more."""
+    """Minutes of training. Reading the games and measuring the network take additional time."""
     start_from_embedded: bool = True
-    """Improve the embedded network. With false, training starts from random weights, which needs
+    """Start from the embedded network. If false, training starts from random weights, and needs
     100,000 games and an hour to become as good."""
     report: bool = True
     """Measure the network on games that it was not trained on."""
@@ -63,7 +63,7 @@ class FirstNetworkOptions:
 
 def find_partition(games: str) -> str:
     """Return the partition key of the games. Raises UserError for a file that is no dump."""
-    if month_of(f"{MONTH_PREFIX}{games}"):
+    if parse_month(f"{MONTH_PREFIX}{games}"):
         return f"{MONTH_PREFIX}{games}"
     if not is_web(games) and "/" not in games and parse_key(Path(games)) is None:
         return games
@@ -81,7 +81,7 @@ def find_games(context: dg.OpExecutionContext, games: str, datasets: Datasets) -
     key, folder = find_partition(games), datasets.path / "dumps"
     file = Path(games).expanduser()
     known = [path.resolve() for path in datasets.dumps().get(key, [])]
-    if month_of(key) == games or is_web(games):
+    if parse_month(key) == games or is_web(games):
         name = file_name(games) if is_web(games) else f"{key}.pgn.zst"
         if others := [path for path in known if path.name != name]:
             raise UserError(
@@ -190,7 +190,7 @@ def measure_network(context: dg.OpExecutionContext, config: Config, datasets: Da
 
 @dg.config_mapping
 def configure(config: Config) -> dg.RunConfig:
-    """Give the form to every op."""
+    """Pass the form's values to every op."""
     steps = (get_games, make_positions, train_network, measure_network)
     quiet = {"console": {"config": {"log_level": "CRITICAL"}}}
     ops = {step.name: {"config": config.model_dump()} for step in steps}

@@ -15,7 +15,7 @@ import dagster as dg
 from engine.errors import UserError
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.defs.launchpad.forms import keep_order
-from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
+from pipeline.dumps.fetch import LICHESS, FetchConfig, parse_month
 from pipeline.executors.local import LOCAL
 from pipeline.samples.shipped import SAMPLE_DUMP as SAMPLE_FILE
 
@@ -62,7 +62,7 @@ class Datasets(dg.ConfigurableResource[None]):
         """Return the dump of a partition key. Raises UserError unless there is exactly one file."""
         files = self.dumps().get(key, [])
         if not files:
-            month = month_of(key)
+            month = parse_month(key)
             download = f", or launch the job `first_network` with `games: {month}`" if month else ""
             raise UserError(
                 f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz|.zip] into "

@@ -11,7 +11,7 @@ from engine.json_files import parse_json
 from model.card import CARD_FILE
 from pipeline.dataset.dataset import TRAINING_SET
 from pipeline.dataset.files.columns import MANIFEST
-from pipeline.defs.pages.metadata import describe_accuracy, describe_place, link_page
+from pipeline.defs.pages.metadata import describe_accuracy, describe_path, link_page
 from pipeline.defs.resources import Datasets
 from pipeline.defs.steps import DUMPS
 from pipeline.evaluation.runs import list_runs
@@ -75,7 +75,10 @@ def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
 
 
 def find_quiet_time(instance: dg.DagsterInstance) -> float:
-    """Return the Unix time before which no unfinished run and no copy has written a result."""
+    """Return the Unix time before which every written result is complete.
+
+    A later result may come from an unfinished run or an unfinished copy.
+    """
     quiet = time.time() - SETTLE_SECONDS
     running = dg.RunsFilter(statuses=UNFINISHED)
     records = instance.get_run_records(running, limit=1, ascending=True)
@@ -109,7 +112,7 @@ def describe_result(datasets: Datasets, asset: str, file: Path) -> list[Event]:
         return []
     if facts is None:
         return []
-    facts = {"made_by": "the command line"} | facts | describe_place(folder)
+    facts = {"made_by": "the command line"} | facts | describe_path(folder)
     if asset == "positions" and folder.name in datasets.dumps():
         partition = folder.name
     elif asset == "positions" or (folder / "imitation").is_dir():

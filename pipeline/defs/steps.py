@@ -24,7 +24,8 @@ BLOCKING: Mapping[str, tuple[str, ...]] = {
     "positions": ("files_match_manifest", "no_game_in_two_splits", "rows_match_source"),
     "checkpoint": ("loads_with_finite_loss",),
 }
-"""Blocking checks by asset. If one fails, downstream assets do not run, nor in later runs."""
+"""Blocking checks by asset. If one fails, downstream assets do not run, in this run or in later
+ones."""
 MAX_EVALUATIONS = 10_000
 """Maximum number of recent evaluations of a check to search."""
 REMEDIES = {

@@ -62,7 +62,7 @@ def tuned_checkpoint(
             partial(tasks.probe, out / "best", measured, None, metadata.PROBE_ROWS)
         )
     return Result(
-        metadata=tuned_metadata.describe_tuned(out, result),
+        metadata=tuned_metadata.describe_finetuning(out, result),
         check_results=[checks.evaluate_checkpoint(probe)],
         data_version=metadata.data_version(file_hash(out / "best" / CARD_FILE), CODE_VERSION),
     )

@@ -34,7 +34,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from engine.errors import UserError
-from pipeline.board.local_server import HOST, Guard, listen, refuse_foreign
+from pipeline.board.local_server import HOST, Guard, explain_refusal, listen
 from pipeline.defs.launchpad.forms import REFERENCE, describe_settings, keep_order
 from pipeline.defs.launchpad.options import OPTIONS
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LOCATION = "fianchetto"
 """Name of the code location."""
 STOP_SECONDS = 40.0
-"""Seconds the daemon and code server have to end; a run's child has 20 of them to save."""
+"""Seconds in which the daemon and the code server must end; a run's child may take 20 to save."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'"
@@ -69,7 +69,7 @@ def find_refusal(scope: Scope) -> str:
     GraphQL is accepted only as JSON by POST. A page of another origin cannot send JSON without a
     CORS preflight request, and Dagster's server never allows it.
     """
-    if reason := refuse_foreign(scope):
+    if reason := explain_refusal(scope):
         return reason
     if scope["type"] != "http" or "graphql" not in scope["path"].lower():
         return ""

@@ -40,7 +40,7 @@ _CODECS: dict[str, tuple[Callable[[], Any], int]] = {
     "bz2": (bz2.BZ2Decompressor, 64),
 }
 """For each compression, a function that makes a frame decoder, and the raw bytes to feed it at a
-time; a decompression bomb expands them to about 100 MiB."""
+time; a decompression bomb expands them to at most about 100 MiB."""
 
 Read = Callable[[int], bytes]
 """Function that returns up to the given number of raw bytes, none at the end."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.dumps.archives import TrailingBytesError
-from pipeline.dumps.formats.text import Pieces
+from pipeline.dumps.formats.text import IteratorStream
 from pipeline.dumps.source import BLOCK, Source, display_name
 from pipeline.errors import DumpError
 from pipeline.pgn.split import MAX_GAME_BYTES, Splitter, split
@@ -46,7 +46,7 @@ class Chunk:
 class _Window:
     """A buffer of text from the stream, starting with the first game not yet returned."""
 
-    def __init__(self, stream: Pieces, source: Source, chunk_bytes: int) -> None:
+    def __init__(self, stream: IteratorStream, source: Source, chunk_bytes: int) -> None:
         self.stream, self.source = stream, source
         self.text = np.empty(chunk_bytes + 2 * MAX_GAME_BYTES + 3 * BLOCK, dtype=np.uint8)
         # Chunks are read-only arrays. With a read-only view here, kernels compile only once.
@@ -75,7 +75,7 @@ class _Window:
         end = self.filled
         if not final:
             unseen = self.text[self.scanned : self.filled].tobytes()
-            unseen = unseen.removesuffix(b"\r")  # its LF may follow
+            unseen = unseen.removesuffix(b"\r")  # a CR whose LF may be in the next block
             end = self.scanned + max(unseen.rfind(b"\n"), unseen.rfind(b"\r")) + 1
             if end == self.scanned and self.filled - self.scanned > MAX_GAME_BYTES:
                 if not self.has_games:
@@ -83,7 +83,7 @@ class _Window:
                         f"{display_name(self.source.name)} is not PGN text: no line break in "
                         f"{MAX_GAME_BYTES >> 20} MiB"
                     )
-                end = self.filled  # cut the line; its game will be cut too
+                end = self.filled  # the line is too long: cut it, and with it its game
         if self.source.is_evaluations:
             newlines = np.flatnonzero(self.text[self.scanned : end] == ord("\n"))
             found = self.scanned + np.concatenate([[0], newlines[:-1] + 1])[: len(newlines)]

@@ -27,13 +27,13 @@ from engine.temporaries import sync_directory
 from model.settings import settings
 from pipeline.errors import ConfigError, FetchError, SourceChangedError
 from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, is_web, redact_url
-from pipeline.storage.stores import file_hash, locked, publish_json
+from pipeline.storage.stores import file_hash, hold_lock, publish_json
 
 LICHESS = "https://database.lichess.org/standard"
 """URL of Lichess's monthly dumps."""
-HASHES = "sha256sums.txt"
+HASHES_FILE = "sha256sums.txt"
 """Name of the list of published files, with a hash and a name on each line."""
-MAX_HASHES = 1 << 22
+MAX_HASHES_BYTES = 1 << 22
 """Maximum number of bytes of that list."""
 MONTH_PREFIX = "lichess_db_standard_rated_"
 _MONTH = re.compile("([0-9]{4})-(0[1-9]|1[0-2])")
@@ -52,7 +52,7 @@ class FetchConfig:
     """Expected SHA-256 of a file that is given by its URL; "" for any."""
 
 
-def month_of(key: str) -> str:
+def parse_month(key: str) -> str:
     """Return the month of a name such as `lichess_db_standard_rated_2013-01`, else ""."""
     month = key.removeprefix(MONTH_PREFIX)
     return month if month != key and _MONTH.fullmatch(month) else ""
@@ -80,9 +80,9 @@ def _format_month(month: int) -> str:
 
 def _load_hashes(base: str, stop: Stop) -> dict[str, str]:
     """Return the sha256 of each published file by its name; raises FetchError."""
-    url, text, found = f"{base}/{HASHES}", b"", dict[str, str]()
+    url, text, found = f"{base}/{HASHES_FILE}", b"", dict[str, str]()
     with closing(WebFile(url, stop)) as file:
-        while len(text) < MAX_HASHES and (data := file.read(BLOCK)):
+        while len(text) < MAX_HASHES_BYTES and (data := file.read(BLOCK)):
             text += data
     for line in text.decode("utf-8", "replace").splitlines():
         if not (match := re.fullmatch(r"([0-9a-fA-F]{64}) [ *](\S+)", line.strip())):
@@ -174,11 +174,11 @@ class _Download:
     def fetch(self, meter: _Meter) -> dict[str, Any]:
         """Download the file under a lock unless it exists, and return its entry in the result."""
         lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
-        with locked(lock, FetchError(f"another fetch is writing {self.path}: wait for it")):
+        with hold_lock(lock, FetchError(f"another fetch is writing {self.path}: wait for it")):
             is_here = self.path.exists()
             sha256 = file_hash(self.path, self.stop) if is_here else self._complete(meter)
             if self._load_version() is not None and not self.part.exists():
-                self.state.unlink()  # left by a kill right after the rename
+                self.state.unlink()  # the process was killed right after the rename
         if self.sha256 not in ("", sha256):
             raise FetchError(
                 f"{self.path} exists and differs from the published file: move it away"

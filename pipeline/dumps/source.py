@@ -16,7 +16,7 @@ from engine.progress import Stop, never
 from pipeline.dumps.archives import decompress, detect_compression, read_zip, refuse_archives
 from pipeline.dumps.formats import evaluations, parquet
 from pipeline.dumps.formats.positions import recognize
-from pipeline.dumps.formats.text import FIRST_BYTES, HEAD_BYTES, Pieces, join_games
+from pipeline.dumps.formats.text import FIRST_BYTES, HEAD_BYTES, IteratorStream, join_games
 from pipeline.errors import DatasetError, DumpError, SourceChangedError, Stopped
 from pipeline.storage.http import RemoteVersion, WebFile, file_name, redact_url
 from pipeline.storage.objects import (
@@ -33,7 +33,7 @@ from pipeline.storage.stores import file_hash, is_url
 BLOCK = 1 << 22
 """Bytes to read at a time."""
 QUIET_MILLISECONDS = 200
-"""Interval at which `stop` is polled while a pipe or a terminal sends nothing."""
+"""Interval in milliseconds at which `stop` is polled while a pipe or a terminal is silent."""
 
 _SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2", ".zip": "zip"}
 STDIN = "-"
@@ -80,7 +80,7 @@ class Source:
             return fetch_version(self.name, self.stop).size
         return None if self.name == STDIN else Path(self.name).stat().st_size
 
-    def open(self) -> Pieces:
+    def open(self) -> IteratorStream:
         """Open the dump and return a stream of its text as PGN; raises DumpError, FetchError."""
         if self.name == STDIN:
             self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
@@ -125,15 +125,15 @@ class Source:
             text = decompress(self.read, compression)
         else:
             text = iter(lambda: self.read(BLOCK), b"")
-        stream = Pieces(self._until_stopped(text), self)
+        stream = IteratorStream(self._until_stopped(text), self)
         if found is None:
             return stream
         self.input, convert = found
         if convert is None:
             self.is_evaluations = True
             lines = evaluations.read_json_lines(short_name(self.name), stream, self.sample)
-            return Pieces(lines, stream)
-        return Pieces(join_games(convert(stream)), stream)
+            return IteratorStream(lines, stream)
+        return IteratorStream(join_games(convert(stream)), stream)
 
     def _first_text(self) -> bytes:
         """Return the beginning of the text; damage is reported when the rest is read."""
@@ -145,7 +145,7 @@ class Source:
         else:
             pieces = decompress(io.BytesIO(self._head).read, self.compression)
         try:
-            return Pieces(pieces).read(FIRST_BYTES) or b""
+            return IteratorStream(pieces).read(FIRST_BYTES) or b""
         except OSError:
             return b""
 
@@ -155,7 +155,7 @@ class Source:
             self._hash_share(share)
             yield piece
 
-    def _open_parquet(self, name: str) -> Pieces:
+    def _open_parquet(self, name: str) -> IteratorStream:
         """Return a stream of a table's text; only evaluated positions may be remote."""
         problem = ""
         if self.plain:
@@ -176,11 +176,11 @@ class Source:
             )
         if opened is None:
             self.input, games = parquet.convert_parquet(self.name, self._hash_share)
-            return Pieces(join_games(games))
+            return IteratorStream(join_games(games))
         self.input, file, self.hash = opened
         self.is_evaluations = True
         short, note = short_name(self.name), self._note_share
-        return Pieces(evaluations.read_parquet(short, file, self.input, self.sample, note))
+        return IteratorStream(evaluations.read_parquet(short, file, self.input, self.sample, note))
 
     def _hash_share(self, share: float) -> None:
         """Hash a file that another reader reads, up to a share of its size."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#1c1f24", "#9aa3ad"
 SERIES = ("#2f6db5", "#d9822b", "#2e9466", "#9a63c4", "#c2527e", "#5f7d00")
-"""Colors of networks or runs, in order; further ones begin again."""
+"""Colors of networks or runs, in order; they repeat after the last one."""
 FIRST, SECOND, *_ = SERIES
 VARIABLES = {INK: "ink", FAINT: "faint"} | {
     color: f"series-{number}" for number, color in enumerate(SERIES, 1)
@@ -74,9 +74,11 @@ def draw_bars(
             axes.annotate(f"{100 * top1:.1f}", beside, (4, 0), "data", "offset points", **style)
             ends += [top1, low or top1, high or top1]
     axes.plot(classical, places, "D", color=INK, markersize=3.5)
-    axes.set_yticks(places, [f"{_plain(row['band'])}\n({row['positions']:,})" for row in bands])
+    axes.set_yticks(
+        places, [f"{_escape_formula(row['band'])}\n({row['positions']:,})" for row in bands]
+    )
     axes.set_ylim(len(bands) - 0.5, -0.5)
-    room = 0.15 * (max(ends) - min(ends)) + 0.01  # for the last number
+    room = 0.15 * (max(ends) - min(ends)) + 0.01  # space for the last bar's label
     axes.set_xlim(max(0.0, min(ends) - 0.03), max(ends) + room)
     axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %" if share < 1.01 else "")
     if len(groups) > 1:
@@ -89,13 +91,13 @@ def _add_legend(figure: "Figure", names: Iterable[str]) -> None:
     from matplotlib.patches import Patch
 
     patches = [
-        Patch(color=SERIES[number % len(SERIES)], label=_plain(name))
+        Patch(color=SERIES[number % len(SERIES)], label=_escape_formula(name))
         for number, name in enumerate(names)
     ]
     figure.legend(handles=patches, loc="outside upper left", ncols=2, **LEGEND)
 
 
-def _plain(text: str) -> str:
+def _escape_formula(text: str) -> str:
     """Escape a text that matplotlib would read as a formula."""
     return text.replace("$", r"\$")
 
@@ -181,7 +183,7 @@ def _svg(figure: "Figure", on_page: bool = True) -> str:
     options |= {"font.family": "sans-serif"}
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(options):
-        # `savefig` would draw everything twice for the layout
+        # `savefig` would draw everything twice to compute the layout
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(drawn, metadata=nothing)
     ElementTree.register_namespace("", "http://www.w3.org/2000/svg")

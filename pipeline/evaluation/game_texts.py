@@ -48,7 +48,7 @@ def read_texts(
     for number, found in spans.items():
         source = sources[number]
         offsets |= {game: offset for game, (offset, _) in found.items()}
-        texts |= dict(_cut(read_dump(source) if isinstance(source, str) else source, found))
+        texts |= dict(_cut_spans(read_dump(source) if isinstance(source, str) else source, found))
     return offsets, texts
 
 
@@ -60,7 +60,7 @@ def read_dump(source: str, sample: Sample = WHOLE_INPUT) -> Iterator[bytes]:
             yield block
 
 
-def _cut(
+def _cut_spans(
     chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the (offset, length) spans of a byte stream by key; read only up to the last one."""
@@ -102,9 +102,8 @@ def _parse_tags(text: bytes) -> dict[str, str]:
         return {}
     # python-chess does not unescape tag values
     values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}
-    values["Event"] = re.sub(
-        r" *https?://\S+", "", values["Event"]
-    )  # Lichess adds the tournament's
+    # Lichess appends the tournament's link
+    values["Event"] = re.sub(r" *https?://\S+", "", values["Event"])
     found = {
         name.lower(): value[:MAX_TAG_CHARS]
         for name, value in values.items()

@@ -61,7 +61,7 @@ def search_columns(
 
     Raises ConfigError if the checkpoint has no correction.
     """
-    from model.metrics import rows as measured
+    from model.metrics import output_metrics
 
     if "likelihood" not in evaluator.corrections:
         raise ConfigError(
@@ -71,7 +71,7 @@ def search_columns(
     corrected_BA = np.empty(logits_BA.shape, dtype=np.float32)
     for rows, roots, found in search_rows(evaluator, batch, logits_BA, wdl_B3, simulations):
         corrected_BA[rows] = correct_logits(roots, found, weight_B[rows], sharpness_B[rows])
-    searched = measured(corrected_BA, wdl_B3, batch)
+    searched = output_metrics(corrected_BA, wdl_B3, batch)
     return {f"searched_{name}": searched[name] for name in ("rank", "nll")}
 
 

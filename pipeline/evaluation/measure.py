@@ -54,8 +54,8 @@ class PositionFilter:
     min_ply: Count = 0
     """First ply to count; 0 counts every position."""
     limit: Count = 20_000
-    """Maximum number of positions, sampled before min_ply is applied; 0 for all. 20,000 determine
-    top-1 to ±0.008."""
+    """Maximum number of positions, sampled before min_ply is applied; 0 for all. With 20,000, the
+    95 % interval of top-1 is about ±0.008."""
 
     def describe(self, where: str, *, common: bool = False) -> str:
         """Return the rule as text; `common` adds the usual conditions of published results."""
@@ -93,7 +93,7 @@ def measure_rows(
     import polars as pl
 
     from engine.evaluation.handwritten import evaluate
-    from model.metrics import rows as measured
+    from model.metrics import output_metrics
     from model.network.encoder import STEPS
 
     tables, done = [], 0
@@ -105,7 +105,7 @@ def measure_rows(
         unknown = {name: value for name, value in hidden.items() if name in batch}
         shown = batch | {name: np.full_like(batch[name], one) for name, one in unknown.items()}
         logits_BA, wdl_B3 = network(batch["planes"], shown)
-        figures = measured(logits_BA, wdl_B3, batch)
+        figures = output_metrics(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
             why = "its training diverged, or its file is damaged: use another checkpoint"
             raise ConfigError(f"the network returned NaN or infinity: {why}")
@@ -115,7 +115,7 @@ def measure_rows(
         columns |= figures | first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
         if factor is not None:
             columns["expected_before"] = _undo_calibration(wdl_B3, factor)
-        classical = measured(*evaluate(batch["planes"]), batch)
+        classical = output_metrics(*evaluate(batch["planes"]), batch)
         columns |= {f"classical_{figure}": classical[figure] for figure in ("rank", "nll", "brier")}
         if search is not None:
             columns |= search(shown, logits_BA, wdl_B3)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from model.inference.evaluator import NetworkEvaluator
 
-EDGES = tuple(range(800, 2601, 200))
+BAND_EDGES = tuple(range(800, 2601, 200))
 """Boundaries of the bands of the mover's rating: 11 bands, open at both ends."""
 CENTERS = (
-    EDGES[0] - 100,
-    *((low + high) // 2 for low, high in itertools.pairwise(EDGES)),
-    EDGES[-1] + 100,
+    BAND_EDGES[0] - 100,
+    *((low + high) // 2 for low, high in itertools.pairwise(BAND_EDGES)),
+    BAND_EDGES[-1] + 100,
 )
 """Rating that represents each band; the network is given it for both players."""
 RATINGS = ("elo", "opponent_elo")
@@ -45,7 +45,7 @@ def choose_by_band(table: "pl.DataFrame", count: int) -> list[int]:
     """
     game_R, ply_R = (table[name].to_numpy().astype(np.uint64) for name in ("game", "ply"))
     chance_R = splitmix64(game_R ^ splitmix64(ply_R))
-    band_R = rating_band(table["elo"].to_numpy(), EDGES)
+    band_R = rating_band(table["elo"].to_numpy(), BAND_EDGES)
     order_R = np.lexsort((chance_R, band_R))
     bands = (order_R[band_R[order_R] == band][:count] for band in range(len(CENTERS)))
     chosen: list[int] = np.concatenate(list(bands)).tolist()
@@ -66,9 +66,9 @@ def measure_matrix(
     the interval of the paired difference by games. Choosing `other` on the same rows biases the
     lead against the band's own rating.
     """
-    from model.metrics import rows as measured
+    from model.metrics import output_metrics
 
-    count, band_R = len(game_R), rating_band(rows["elo"], EDGES)
+    count, band_R = len(game_R), rating_band(rows["elo"], BAND_EDGES)
     nll_TR, hit_TR = np.zeros((2, len(CONDITIONS), count))
     for begin in range(0, count, BATCH):
         part = slice(begin, begin + BATCH)
@@ -76,7 +76,7 @@ def measure_matrix(
         for number, condition in enumerate(CONDITIONS):
             names = RATINGS if condition != TRUE else ()
             given = {name: np.full_like(batch[name], condition) for name in names}
-            figures = measured(*network(batch["planes"], batch | given), batch)
+            figures = output_metrics(*network(batch["planes"], batch | given), batch)
             nll_TR[number, part], hit_TR[number, part] = figures["nll"], figures["rank"] == 1
         done = min(begin + BATCH, count) * len(CONDITIONS)
         progress(Tick(done, count * len(CONDITIONS), "evaluations by rating"))
@@ -100,7 +100,7 @@ def _row(
     if low is not None and high is not None and low * high > 0:  # significant
         verdict = "wins" if low > 0 else "loses"
     return {
-        "band": band_names(EDGES)[band],
+        "band": band_names(BAND_EDGES)[band],
         "rating": CENTERS[band],
         "positions": nll_TR.shape[1],
         "games": len(np.unique(game_R)),

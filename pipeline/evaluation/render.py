@@ -36,11 +36,11 @@ SLICED = (
 UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
 """Tags of a board if its game was not found."""
 
-SHOWN = 3
-"""Number of boards on the first screen of a page."""
+MAX_FIRST_BOARDS = 3
+"""Maximum number of boards on the first screen of a page."""
 INPUTS = {"elo": "both players' ratings", "clock": "the clock", "base": "the time control"}
 """Inputs of a network besides the board, by the column that it reads."""
-SEEN = {
+SEEN_SENTENCES = {
     "yes": "It was trained on these games.",
     "no": "It was not trained on these games.",
     "unknown": "It may have been trained on some of these games.",
@@ -183,8 +183,8 @@ def report_page(result: Row) -> bytes:
             for one, gain in zip(reports, gains, strict=True)
         ],
         accuracy=safe(charts.draw_bars(by_rating)),
-        first_boards=in_turn[:SHOWN],
-        boards=in_turn[SHOWN:],
+        first_boards=in_turn[:MAX_FIRST_BOARDS],
+        boards=in_turn[MAX_FIRST_BOARDS:],
         by_rating=by_rating,
         charts=[
             (kind, safe(charts.draw_bars(groups, whole)), groups)
@@ -218,7 +218,7 @@ def _page(name: str, report: Row) -> dict[str, Any]:
         "name": name,
         "report": report,
         "reads": " and ".join(filter(None, (", ".join(reads[:-1]), *reads[-1:]))),
-        "seen": SEEN[report["seen_in_training"]],
+        "seen": SEEN_SENTENCES[report["seen_in_training"]],
         "policy": safe(
             charts.draw_reliability(policy, "predicted probability", "share of moves played")
         ),

@@ -229,7 +229,7 @@ def _dataset_seen_in_training(card: dict[str, Any], measured: Dataset, split: st
     if same and split == LATEST:  # seen, unless every training run held out the same games
         return "no" if {one.get("held_out") for one in same} == {measured.held_out} else "yes"
     if same:
-        # the last fit of an imitation trains on the rows of all splits
+        # the final fit of an imitation (`merge_splits`) trains on the rows of all splits
         merged = any(one.get("positions", {}).get(split) == 0 for one in same)
         return "yes" if split == "train" or merged else "no"
     # With other settings, games of the same dump may be in other splits. Another dump may have the

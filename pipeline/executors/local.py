@@ -34,7 +34,8 @@ ONE_THREAD = {
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
         "1",
     ),
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # not used by pyarrow, but starts a thread
+    # pyarrow does not use jemalloc here, but jemalloc would still start a thread
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 """Environment of workers: libraries use one thread, since there is one process per core."""
 

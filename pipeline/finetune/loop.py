@@ -23,7 +23,7 @@ from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LOCAL
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
-from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext, decide, write_seed
+from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext, decide, write_supervised
 from pipeline.finetune.state import (
     BEST,
     FORMAT_VERSION,
@@ -41,7 +41,7 @@ from pipeline.finetune.state import (
 from pipeline.finetune.teacher import choose_teacher, teach_by_hand
 from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.storage.job_folder import FINETUNING, JobFolder, flat
+from pipeline.storage.job_folder import FINETUNING, JobFolder, flatten_leaves
 
 LOG = logging.getLogger(__name__)
 STAGE_NAMES = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
@@ -72,7 +72,7 @@ def finetune(
     identity = identify(checkpoint, human, config)
     with folder.lock():
         folder.claim(identity)
-        write_seed(checkpoint, human, out / "seed", {"generation": 0})
+        write_supervised(checkpoint, human, out / "seed", {"generation": 0})
         return _Loop(config, out, tuple(human), stages, progress, stop).run()
 
 
@@ -103,7 +103,7 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
     for directory in human:
         if not Dataset.open(directory).has("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
-    settings = flat(to_jsonable_python(config))
+    settings = flatten_leaves(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
         "checkpoint": {"name": checkpoint.resolve().name, "weights": weights},
@@ -136,7 +136,7 @@ class _Loop:
         why, best = "finished", self.out / BEST
         try:
             while (generation := self.state.current(self.config.generations)) is not None:
-                if self._halted():
+                if self._must_stop():
                     raise Stopped("stopped between two stages")
                 self._advance(generation)
         except Stopped:
@@ -169,10 +169,10 @@ class _Loop:
         if best.teacher is None:
             checkpoint = checkpoint_of(self.out, best.number)
             self.counted_until = time.monotonic()
-            with self._counted():
+            with self._add_time():
                 ticks = self._ticks(number, "teacher")
                 best.teacher = choose_teacher(
-                    checkpoint, self.human, explore.device, ticks, self._halted
+                    checkpoint, self.human, explore.device, ticks, self._must_stop
                 )
             publish_state(self.out, self.state)
             LOG.info("%s: %s", checkpoint, best.teacher.text)
@@ -184,13 +184,13 @@ class _Loop:
         opened = map(Dataset.open, self.human)
         return sum(one.count("train") for one in opened if not one.has_engine_moves)
 
-    def _halted(self) -> bool:
+    def _must_stop(self) -> bool:
         minutes = self.config.minutes
         spent = self.state.seconds + time.monotonic() - self.counted_until
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
     @contextmanager
-    def _counted(self, seconds: dict[str, float] | None = None, name: str = "") -> Iterator[None]:
+    def _add_time(self, seconds: dict[str, float] | None = None, name: str = "") -> Iterator[None]:
         """On exit, add the time since `counted_until` to the seconds of the loop and of a stage."""
         try:
             yield
@@ -214,8 +214,8 @@ class _Loop:
             context.folder.mkdir(parents=True, exist_ok=True)
             ticks = self._ticks(context.number, STAGE_NAMES[name])
             self.counted_until = time.monotonic()
-            with self._counted(generation.seconds, name):
-                figures = self.stages[name](context, ticks, self._halted)
+            with self._add_time(generation.seconds, name):
+                figures = self.stages[name](context, ticks, self._must_stop)
             generation.stages[name] = figures
         publish_state(self.out, self.state)
         refresh(self.out, self.state)
@@ -227,7 +227,7 @@ class _Loop:
             folder=folder_of(self.out, number),
             candidate=checkpoint_of(self.out, number),
             best=checkpoint_of(self.out, best),
-            seed=checkpoint_of(self.out, 0),
+            supervised=checkpoint_of(self.out, 0),
             buffer=self._buffer(number),
             human=self.human,
             config=self._settings(number),

@@ -64,7 +64,7 @@ class StageContext:
     """Checkpoint of this generation, written by TRAIN."""
     best: Path
     """Checkpoint of the best network so far."""
-    seed: Path
+    supervised: Path
     """The supervised checkpoint."""
     buffer: tuple[Path, ...]
     """Self-play datasets to train on, the newest last."""
@@ -118,9 +118,10 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """TRAIN: train the candidate on self-play and human rows; return {"failed"} if it diverged.
+    """TRAIN: train the candidate on self-play and human rows, and return its figures.
 
-    With `teach` none, it is trained on human rows alone.
+    If `teach` is none, it is trained on human rows alone. If training diverged, the result has
+    the reason as `failed`.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on
@@ -212,7 +213,7 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
         return found | {"seed": None, "control": None}
     # another random seed, because in the first generation both opponents are the same network
     full = ArenaConfig(games=gate.seed_games, seed=seed + SEED_MATCH_OFFSET, sprt=gate.sprt)
-    found |= {"seed": play("seed", context.seed, full), "control": None}
+    found |= {"seed": play("seed", context.supervised, full), "control": None}
     if not context.human or context.config.train.teach == "none":
         return found
     try:
@@ -232,7 +233,7 @@ def _side(checkpoint: Path, context: StageContext, progress: Progress) -> SideCo
     return SideConfig(who=who, simulations=context.config.gate.simulations)
 
 
-def write_seed(
+def write_supervised(
     checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]
 ) -> None:
     """Copy the supervised checkpoint to `target`; calibrate its value if its training did not.
@@ -362,13 +363,14 @@ def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: fl
         return Verdict(reason=f"undecided against the best: {against_best}")
     against_seed = _describe(arena["seed"])
     if arena["seed"]["score"] < 0.5:
-        reason = f"the SPRT accepts it against the best, but it loses to the seed: {against_seed}"
-        return Verdict(reason=reason, undone=True)
+        reason = "the SPRT accepts it against the best, but it loses to the supervised network"
+        return Verdict(reason=f"{reason}: {against_seed}", undone=True)
     before, after = supervised.get("top1"), stages["eval"].get("top1")
     if before is not None and after is not None and before - after > max_top1_drop:
         fall = f"human top-1 fell from {before:.4f} to {after:.4f}"
         return Verdict(reason=f"{fall}, more than {max_top1_drop:g}", undone=True)
-    reason = f"accepted against the best: {against_best}; against the seed {against_seed}"
+    reason = f"accepted against the best: {against_best}; "
+    reason += f"against the supervised network {against_seed}"
     if control := arena.get("control"):
         gains = (control["elo_low"] or 0.0) > 0
         shown = "a gain over the control" if gains else "no significant gain over the control"

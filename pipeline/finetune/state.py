@@ -270,7 +270,8 @@ def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
             current["files"]["weights"]["sha256"] == entry["sha256"]
             and current["finetune"] == origin
         ):
-            delete_superseded(target, current)  # an earlier process may have died before this
+            # an earlier process may have died before it deleted these files
+            delete_superseded(target, current)
             return
     data = (source / entry["name"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
@@ -287,7 +288,7 @@ def format_table(rows: list[dict[str, Any]]) -> str:
         top1 = "" if row["top1"] is None else f"{row['top1']:.4f}"
         cells.append([str(row["generation"]), row["verdict"], str(row["games"] or ""), *elo, top1])
     titles = (
-        "generation|verdict|games|Elo against the seed (95 %)|against human rows alone (95 %)|"
+        "generation|verdict|games|Elo against supervised (95 %)|against human rows alone (95 %)|"
         "human top-1"
     )
     reasons = [

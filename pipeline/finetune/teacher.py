@@ -47,11 +47,13 @@ from pipeline.training.export import export_once
 HELD_OUT_POSITIONS, MAX_PER_GAME = 2000, 8
 """Maximum number of held-out positions that both players search, in total and per game."""
 OVERSAMPLE = 5
-"""Rows read per position, so that the positions come from many games."""
+"""Number of rows read for each position that is kept, so that the positions come from many
+games."""
 SEARCH_BATCH = 64
 """Number of positions searched together."""
 MIN_EVALUATED_SHARE = 0.95
-"""Minimum share of positions with an evaluation for comparing with evaluations, not results."""
+"""Minimum share of positions with an evaluation. Below it, the players are compared by results
+instead."""
 LICHESS_SLOPE = 0.00368208
 """Slope of Lichess's logistic curve from centipawns to expected scores
 (lichess.org/page/accuracy)."""

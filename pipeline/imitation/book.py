@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 BOOK_PLIES = 30
 """Half-moves of a game that can enter the book."""
 MIN_BOOK_GAMES, MIN_BOOK_SHARE = 3, 0.9
-"""A position enters the book if it occurs in so many games and one move has this share of them."""
+"""A position enters the book if it occurs in at least MIN_BOOK_GAMES games, and one move is played
+in at least MIN_BOOK_SHARE of them."""
 MAX_POSITIONS = 5000
 """Maximum size of a book; the most frequent positions are kept."""
 
@@ -90,8 +91,8 @@ def measure_book(
 ) -> dict[str, Any]:
     """Compare a network's first choices with and without the book, on the rows of `table`.
 
-    Returns `positions` (those in the book), and the top-1 with the book less that without. The book
-    is `used` if it loses nothing.
+    Returns `positions` (those in the book), and the top-1 with the book less that without. `used`
+    is whether the book does not lower top-1.
     """
     import polars as pl
 

@@ -115,7 +115,7 @@ def imitate(
         result = _measure_networks(measured, training_set, sources, at("report"), stop)
         result |= {"player": player, "held_out": held_out, "seconds": chosen.pop("seconds")}
         imitation = next(row for row in result["networks"] if row["name"] == "imitation")
-        # the newest games have the last word: the start is kept if they show no gain
+        # keep the base network if the newest games show no gain
         share = chosen["share"] if imitation["all"]["cross_entropy_difference"] < 0 else 0.0
         positions = Dataset.open(work / "positions")
         games = read_manifest(work / "positions")["games"]["used"]

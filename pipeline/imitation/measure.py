@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
 
 MAX_ROWS = 50_000
-"""Maximum number of positions to measure; more are sampled. 50,000 take 60 MB."""
+"""Maximum number of positions to measure; more are sampled. 50,000 positions take 60 MB of
+memory."""
 LATE_PLY = 22
 """First ply of "late" moves, from the 12th move of each side on."""
 OPENING_PLIES, OPENINGS, OPENING_MOVES = 16, 8, 3
@@ -50,13 +51,13 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
     """Return a table of the network's rank, nll and first choice in each row, with row details."""
     import polars as pl
 
-    from model.metrics import rows as measured
+    from model.metrics import output_metrics
 
     tables, count = [], len(rows["ply"])
     for at in range(0, count, BATCH):
         batch = {name: values[at : at + BATCH] for name, values in rows.items()}
         logits_BL, wdl_B3 = network(batch["planes"], batch)
-        every = measured(logits_BL, wdl_B3, batch)
+        every = output_metrics(logits_BL, wdl_B3, batch)
         figures = {name: every[name] for name in ("rank", "nll")}
         figures |= first_choice(logits_BL, figures["nll"], batch)
         figures |= {name: batch[name] for name in ("game", "ply", "result")}

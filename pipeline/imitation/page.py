@@ -45,7 +45,9 @@ def imitation_text(result: Result) -> str:
 
 
 def headline(result: Result) -> str:
-    """Return the report's first sentence: what the imitation gains, or that it equals the base."""
+    """Return the report's first sentence: the gain of the imitation, or that it is the base
+    network.
+    """
     row = next(row for row in result["networks"] if row["name"] == "imitation")
     chosen = result["chosen"]
     if not result["saved"]["share"]:

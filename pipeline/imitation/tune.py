@@ -47,7 +47,7 @@ FEW_ROWS, MANY_ROWS = 12_000, 60_000
 enough."""
 
 
-class Trained(NamedTuple):
+class TrainedWeights(NamedTuple):
     """Trained weights, and rows of games held out of their training."""
 
     weights: "dict[str, Tensor]"
@@ -69,14 +69,21 @@ def tune(
     share. Raises Stopped, and the errors of `model.training.loop.train`.
     """
     fit = _train(
-        dataset, base, dataset.path.parent / "trained", player, progress, stop, _folds(dataset)
+        dataset,
+        base,
+        dataset.path.parent / "trained",
+        player,
+        progress,
+        stop,
+        _count_folds(dataset),
     )
     trained = [
-        Trained(weights, unseen) for weights, unseen in zip(fit.networks, fit.unseen, strict=False)
+        TrainedWeights(weights, unseen)
+        for weights, unseen in zip(fit.networks, fit.unseen, strict=False)
     ]
     if dataset.has("val"):
         val = measure.read_rows(dataset, "val", fit.columns)
-        trained.append(Trained(average(fit.networks), val))
+        trained.append(TrainedWeights(average(fit.networks), val))
     tables = _measure_shares(base, trained, progress, stop)
     tried = [
         {"share": share, **measure.compare("imitation", tables[0.0], tables[share])}
@@ -108,7 +115,7 @@ def fit_all(
 
     work = held_out.path.parent
     if player["share"]:
-        whole, folds = merge_splits(positions), _folds(held_out)
+        whole, folds = merge_splits(positions), _count_folds(held_out)
         fit = _train(whole, base, work / "trained-on-all", player, progress, stop, folds)
         cards, mean = fit.cards, average(fit.networks)
     else:
@@ -124,7 +131,7 @@ def merge_splits(dataset: Dataset) -> Dataset:
     return replace(dataset, page=dataset.page | {"files": files, "positions": positions})
 
 
-def _folds(dataset: Dataset) -> int:
+def _count_folds(dataset: Dataset) -> int:
     """Return the number of networks to train: several with few moves."""
     return FOLDS if dataset.count("train") < MAX_FOLDED_ROWS else 1
 
@@ -151,11 +158,11 @@ def _train(
     from model.checkpoint import load
 
     start, started = load(base)
-    columns = select_columns(recipe(1), start.preset)
+    columns = select_columns(training_config(1), start.preset)
     folders = [out / str(fold) for fold in range(folds)]
     preset, unseen = started["preset"]["name"], list[Batch]()
     if folds == 1:
-        config = recipe(dataset.count("train"))
+        config = training_config(dataset.count("train"))
         card = train_on([dataset], preset, config, folders[0], progress, stop, base, dict(player))
         cards = [_require_finished(card)]
     else:
@@ -208,7 +215,7 @@ def _train_folds(
     cards, unseen = [], []
     for fold, folder in enumerate(folders):
         seen = {name: values[part_R != fold] for name, values in rows.items()}
-        config = recipe(len(seen["ply"]))
+        config = training_config(len(seen["ply"]))
         card = train(
             config,
             find_preset(preset_name, folder, base),
@@ -269,7 +276,7 @@ def interpolate(
 
 
 def _measure_shares(
-    base: Path, trained: Sequence[Trained], progress: Progress, stop: Stop
+    base: Path, trained: Sequence[TrainedWeights], progress: Progress, stop: Stop
 ) -> "dict[float, pl.DataFrame]":
     """Measure the base (share 0) and each share on the held-out rows of each training."""
     import polars as pl
@@ -317,7 +324,7 @@ def _cautious_gain(figures: Mapping[str, Any] | None) -> float:
     return float(-loss - (high - loss) / NORMAL_95)
 
 
-def recipe(rows: int) -> "TrainConfig":
+def training_config(rows: int) -> "TrainConfig":
     """Return the training settings for `rows` moves of a person; few moves use small batches.
 
     docs/log/2026-11-24.md lists the settings that were compared.
@@ -334,7 +341,7 @@ def recipe(rows: int) -> "TrainConfig":
         optimizer="muon",
         learning_rate=rate,
         warmup=0.05,
-        # one person's results made the value worse, and the moves no better
+        # training the value on one person's results made it worse, and the moves no better
         value_weight=0.0,
         results=False,
         frozen_norms=True,

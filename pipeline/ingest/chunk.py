@@ -174,19 +174,19 @@ def _row_status(rows: replay.Rows, tagged: Tagged, config: IngestConfig) -> NDAr
     return status
 
 
-def _count(status: NDArray[np.uint8], names: Sequence[str]) -> Counter[str]:
+def _count_outcomes(status: NDArray[np.uint8], names: Sequence[str]) -> Counter[str]:
     """Count the games or rows of each outcome that occurs."""
     counts = np.bincount(status, minlength=len(names)).tolist()
     return +Counter(dict(zip(names, counts, strict=True)))
 
 
-def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
+def assign_splits(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
     """Return the split of each game, an index into SPLITS, from the hash of its moves."""
     bounds = config.test_share, config.test_share + config.val_share
     return (2 - np.searchsorted(bounds, unit_interval(identity), side="right")).astype(np.uint8)
 
 
-def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
+def pack_rows(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     """Return the packed positions of rows, uint64[R, W] (dataset/files/stored_planes.py)."""
     out_WR = np.empty((PACKED_WORDS, len(rows["black"])), dtype=np.uint64)
     for bit in range(PACKED_PIECE_WORDS):
@@ -224,7 +224,7 @@ def _write_block(
 ) -> list[dict[str, Any]]:
     """Write the kept rows of a block, one shard per split; return the manifest entries."""
     filled = len(status)
-    splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
+    splits = assign_splits(tagged.games.identity, task.config)[rows.game[:filled]]
     splits[status != KEPT] = len(SPLITS)
     files, entries = task.folder.files, []
     history = task.config.history if not tagged.is_evaluations else 1
@@ -239,7 +239,7 @@ def _write_block(
         columns = _columns(tagged, taken, task.chunk.first_game)
         columns |= earlier_columns(earlier_RH, picked)
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
-        write = partial(write_packed, packed_of(taken), columns, task.config.planes)
+        write = partial(write_packed, pack_rows(taken), columns, task.config.planes)
         entries.append(asdict(publish(files, name, len(picked), write)) | {"split": split})
     return entries
 
@@ -281,11 +281,11 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             replayed: Any = rows[:filled]
             _identify_by_position(replayed, tagged)
             status = _row_status(replayed, tagged, config)
-            outcomes += _count(status, ROW_STATUS)
+            outcomes += _count_outcomes(status, ROW_STATUS)
             files += _write_block(publish, task, tagged, rows, status, block)
             collisions += int(np.isin(replayed.promotion[status == KEPT], (2, 3, 4)).sum())
             block += 1
-        table = games_table(tagged, text, task.chunk, split_of(tagged.games.identity, config))
+        table = games_table(tagged, text, task.chunk, assign_splits(tagged.games.identity, config))
         write = partial(pq.write_table, table, **write_options(table.schema))
         publish(parts, f"games-{task.chunk.index:05d}.parquet", len(table), write)
     total = outcomes.pop(ROW_STATUS[KEPT], 0)
@@ -294,14 +294,14 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "text_sha256": digest,
         **made_by,
         "games": len(starts),
-        "status": dict(_count(tagged.games.status, GAME_STATUS)),
+        "status": dict(_count_outcomes(tagged.games.status, GAME_STATUS)),
         "examples": find_examples(tagged, text, task.chunk),
         "rows": total,
         "rows_dropped": dict(outcomes),
         "label_collisions": collisions,
         "files": files,
     }
-    if config.player and not total:  # for the error if no chunk has a move by them
+    if config.player and not total:  # for the error message if no chunk has a move by these players
         result["names"] = count_names(text, tagged.spans, MAX_NAMES)
     publish_json(parts, note.name, result)
     return {**result, "fresh_rows": total}

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pipeline.storage.tables import escape, markdown_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-COUNTED = ("split", "result", "time_control", "termination")
+COUNTED_COLUMNS = ("split", "result", "time_control", "termination")
 """Columns of the games table with counted values."""
-MEASURED = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
+QUANTILE_COLUMNS = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
 """16-bit quantities with quantiles in the card, and their columns in the games table."""
 MAX_VALUES = 1 << 16
 """Maximum number of distinct values counted per column. Only a hostile dump has more; then the most
@@ -22,12 +22,12 @@ frequent ones are kept."""
 
 
 class GameCounts:
-    """Counts of used games by the values of COUNTED and MEASURED."""
+    """Counts of used games by the values of COUNTED_COLUMNS and QUANTILE_COLUMNS."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Counter[Any]] = {name: Counter() for name in COUNTED}
+        self.values: dict[str, Counter[Any]] = {name: Counter() for name in COUNTED_COLUMNS}
         self.numbers: dict[str, NDArray[np.int64]] = {
-            name: np.zeros(1 << 16, dtype=np.int64) for name in MEASURED
+            name: np.zeros(1 << 16, dtype=np.int64) for name in QUANTILE_COLUMNS
         }
 
     def add(self, games: pa.Table) -> None:
@@ -39,7 +39,7 @@ class GameCounts:
                 counter[pair["values"]] += pair["counts"]
             if len(counter) > MAX_VALUES:
                 self.values[name] = Counter(dict(counter.most_common(MAX_VALUES // 2)))
-        for name, columns in MEASURED.items():
+        for name, columns in QUANTILE_COLUMNS.items():
             for column in columns:
                 present = games[column].drop_null()
                 if len(present):
@@ -93,8 +93,8 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
         f"{manifest['format_version']}. "
         f"Of {read:,} games read, {sum(reasons.values()):,} were dropped.",
         f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of "
-        "the queen's. `fianchetto audit` counts duplicate positions, and those of a test that "
-        "train holds too.",
+        "the promotion to a queen. `fianchetto audit` counts duplicate positions, and test "
+        "positions that also occur in train.",
         "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
         "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
         "## Results (White's)\n\n" + markdown_table(games.shares("result", 3)),

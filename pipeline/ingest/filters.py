@@ -277,10 +277,10 @@ ROW_STATUS = (
 KEPT, NOT_LABELLED = 0, 1
 
 
-def active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
+def list_active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
     """Return the filters with settings other than the defaults."""
     defaults: dict[str, Any] = {one.name: one.default for one in fields(Filters)}
-    # an empty list, from JSON, means no filter too
+    # an empty list, as read from JSON, also means no filter
     return [
         row
         for row in table
@@ -296,6 +296,6 @@ def apply_filters(
     names: tuple[str, ...],
 ) -> None:
     """Mark the dropped games or rows in `status`; the first reason is kept."""
-    for row in active(table, settings):
+    for row in list_active(table, settings):
         refused = row.refuses(settings, columns)
         status[(status == KEPT) & refused] = names.index(f"filter: {row.reason}")

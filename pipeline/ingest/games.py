@@ -84,7 +84,7 @@ def decode_value(data: bytes) -> str:
 
 
 def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
-    """Return the text of a span."""
+    """Decode the tag value at `span`, which is the first byte and the end."""
     return decode_value(text[span[0] : span[1]].tobytes())
 
 

@@ -21,7 +21,7 @@ from pipeline.pgn import replay, tags
 
 def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     """Return a string column of tag values; absent ones are null."""
-    if not spans.any():  # evaluated positions, millions of them
+    if not spans.any():  # evaluated positions have no tags, and there are millions of them
         return pa.nulls(len(spans), pa.string())
     _, offsets, data = span_column(text, spans).buffers()
     if not data.to_pybytes().isascii():

@@ -65,7 +65,7 @@ CHUNK_SIZES = (8, 16, 32, 64)
 MAX_CHUNKS = 2_000
 """Number of chunks above which a larger chunk size is chosen. Each chunk makes three shards, so
 these are about 6,000 files; a month of 200 GB has 9,400."""
-UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
+UNPACKED_RATIO = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
 """Approximate bytes of PGN text per byte of an archive, by file suffix."""
 
 
@@ -131,7 +131,9 @@ def choose_chunk_size(
         if chunk_mib := recorded.get("config", {}).get("chunk_mib"):
             return replace(config, chunk_mib=chunk_mib)
     sizes = zip(sources, _sizes(sources), strict=True)
-    text = sum((size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name, size in sizes)
+    text = sum(
+        (size or 0) * UNPACKED_RATIO.get(Path(short_name(name)).suffix, 1) for name, size in sizes
+    )
     fitting = (size for size in CHUNK_SIZES if text <= MAX_CHUNKS * (size << 20))
     return replace(config, chunk_mib=next(fitting, CHUNK_SIZES[-1]))
 
@@ -273,7 +275,8 @@ def _ingest(
         try:
             return build_manifest(folder, [source.describe() for source in sources], config, more)
         finally:
-            if not positions:  # for example a misspelled player: the next try has other settings
+            # for example a misspelled player: the next run will have other settings
+            if not positions:
                 folder.discard()
     except FetchError as error:
         raise IngestError(

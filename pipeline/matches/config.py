@@ -64,7 +64,7 @@ class SideConfig:
         found = CLOCK.fullmatch(self.tc)
         if found is None or not float(found[2]) or (found[1] and not int(found[1])):
             clocks = "seconds+increment (10+0.1) or moves/seconds (40/60)"
-            raise PlayerError(f"{self.tc!r} is not a clock: give {clocks}")
+            raise PlayerError(f"{self.tc!r} is not a time control: give {clocks}")
         moves = int(found[1]) if found[1] else None
         return Limit(base=float(found[2]), increment=float(found[3] or 0), moves=moves)
 

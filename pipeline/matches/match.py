@@ -165,7 +165,7 @@ def _play_missing(
     stop: Stop,
 ) -> None:
     """Play and record games until all are finished, the test decides, or `stop` returns True."""
-    (out / SUMMARY).unlink(missing_ok=True)  # more games make it outdated
+    (out / SUMMARY).unlink(missing_ok=True)  # it becomes outdated with the first new game
     games, before, begun, over = test.games, len(test.games), time.perf_counter(), Event()
     scored = sum(game.points for game in games.values())
     with closing(Journal(out, games)) as journal:

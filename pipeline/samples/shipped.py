@@ -16,7 +16,7 @@ EMBEDDED = bundled_path("embedded")
 """The checkpoint that plays by default."""
 SAMPLE_DUMP = bundled_path("sample") / "fianchetto_sample_2000.pgn.zst"
 """The sample dump."""
-SCRATCH_POSITIONS = 7_000_000
+MIN_SCRATCH_POSITIONS = 7_000_000
 """Minimum number of positions (about 100,000 games) for training from scratch. With fewer, training
 from EMBEDDED gives a better network (docs/guides/own_games.md)."""
 

@@ -26,8 +26,8 @@ class ExploreError(UserError):
 
 def _search() -> SearchConfig:
     # Temperature 1, because a flattened training target makes each generation flatter than the
-    # last. According to Stockfish, 16 simulations on 8 moves teach more than 32 on 16 with mctx's
-    # scale of values, for half the work (docs/findings.md).
+    # last. Measured with Stockfish, 16 simulations of 8 moves give better targets than 32 of 16
+    # with mctx's value scale, at half the cost (docs/findings.md).
     return SearchConfig(
         algorithm="gumbel",
         simulations=16,

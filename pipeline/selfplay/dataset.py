@@ -30,7 +30,7 @@ from pipeline.dataset.files.shards import earlier_columns, game_numbers, rows_ta
 from pipeline.dataset.files.stored_planes import number_array
 from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
-from pipeline.ingest.chunk import IngestConfig, packed_of, part_name, split_of
+from pipeline.ingest.chunk import IngestConfig, assign_splits, pack_rows, part_name
 from pipeline.ingest.games import read_games
 from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
@@ -111,7 +111,7 @@ def _encode_chunk(
     columns = {name: taken[name] for name in pgn.REPLAYED}
     columns |= earlier_columns(pgn.earlier_moves(rows, filled, config.history), rows_S)
     columns["game"] = game_numbers(taken["game"], chunk.first_game)
-    packed_SW, splits_G = packed_of(taken), split_of(tagged.games.identity, config)
+    packed_SW, splits_G = pack_rows(taken), assign_splits(tagged.games.identity, config)
     files = []
     for number, split in enumerate(SPLITS):
         in_split = np.flatnonzero(splits_G[taken["game"]] == number)
@@ -270,8 +270,8 @@ def summarize(manifest: Mapping[str, Any]) -> str:
             f"{found['mean_plies']:.1f} half-moves on average; {rows['total']:,} positions, "
             f"{rows['train']:,} of them for training",
             f"endings: {', '.join(shares)}",
-            f"{found['played_on']} games continued past a resignation, which would have been wrong "
-            f"in {found['false_resignations']}",
+            f"{found['played_on']} games continued past a resignation; resigning would have been "
+            f"wrong in {found['false_resignations']}",
         ]
     else:
         phases = ", ".join(f"{count:,} {name}" for name, count in found["phases"].items())

@@ -62,17 +62,17 @@ FIRST_PLY = 6
 """First ply of a game from which positions are drawn."""
 OPENING_PLIES = 20
 ENDGAME_PIECES = 6
-DECIDED, DECIDED_WEIGHT = 300, 0.25
+DECIDED_CENTIPAWNS, DECIDED_WEIGHT = 300, 0.25
 """Engine evaluation in centipawns from which a position counts as decided, and the weight of
 decided positions; all others have weight 1."""
 MAX_CANDIDATES = 1 << 22
-"""Candidates kept in memory before only the best of each game and phase are retained."""
+"""Number of candidates in memory at which all but the best of each game and phase are discarded."""
 
 MAX_RANDOM_MOVES = 4
 """Maximum number of random moves between a position of a game and the searched position."""
 BLOCK = 4096
 """Rows converted to boards at a time: a python-chess board takes two kilobytes."""
-_CANDIDATE = np.dtype(
+_CANDIDATE_DTYPE = np.dtype(
     [("game", "u8"), ("key", "u8"), ("draw", "f8"), ("shard", "i4"), ("group", "i4"),
      ("row", "i4"), ("phase", "u1")]
 )  # fmt: skip
@@ -80,7 +80,7 @@ _CANDIDATE = np.dtype(
 (smallest first). Shard, row group and row locate it."""
 
 
-def phase_of(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def classify_phases(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Return the index into PHASES, by the number of knights to queens, then by ply; uint8[R]."""
     pieces_R = np.bitwise_count(planes_RP[:, 2:10]).sum(axis=1)
     early_R = np.where(ply_R < OPENING_PLIES, 0, 1)
@@ -108,7 +108,7 @@ def draw_positions(
     used = [part for dataset in opened for part in dataset.parts if part.has("train")]
     shards = [(number, shard) for number, part in enumerate(used) for shard in part.shards("train")]
     chosen = _draw(used, shards, config, progress, stop)
-    # with too few positions, several random walks start from the same one
+    # if there are too few positions, several random walks start from the same one
     if config.source == "near" and len(chosen):
         chosen = chosen[np.arange(config.count) % len(chosen)]
     if len(chosen) < config.count:
@@ -205,27 +205,31 @@ def _candidates(
                 done += len(rows["ply"])
                 progress(Tick(done, total, "positions read", {}))
                 if have > MAX_CANDIDATES:
-                    parts = [_best(np.concatenate(parts), per_game)]
+                    parts = [_select_best(np.concatenate(parts), per_game)]
                     have = len(parts[0])
-    return _best(np.concatenate(parts), per_game) if parts else np.empty(0, dtype=_CANDIDATE)
+    return (
+        _select_best(np.concatenate(parts), per_game)
+        if parts
+        else np.empty(0, dtype=_CANDIDATE_DTYPE)
+    )
 
 
 def _score(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArray[Any]:
     late_R = np.flatnonzero(rows["ply"] >= FIRST_PLY)
-    found = np.empty(len(late_R), dtype=_CANDIDATE)
+    found = np.empty(len(late_R), dtype=_CANDIDATE_DTYPE)
     found["shard"], found["group"], found["row"] = shard, group, late_R
     found["game"] = rows["game"][late_R].astype(np.uint64) | np.uint64(member << 32)
     planes, evals = rows["planes"][late_R], rows["eval"][late_R].astype(np.int32)
     found["key"] = position_keys(planes, rows["castling"][late_R])
-    found["phase"] = phase_of(rows["ply"][late_R], planes)
+    found["phase"] = classify_phases(rows["ply"][late_R], planes)
     words = splitmix64(found["game"], seed) ^ rows["ply"][late_R].astype(np.uint64)
-    decided_C = (evals != BATCH_SENTINELS["eval"]) & (np.abs(evals) >= DECIDED)
+    decided_C = (evals != BATCH_SENTINELS["eval"]) & (np.abs(evals) >= DECIDED_CENTIPAWNS)
     weight_C = np.where(decided_C, DECIDED_WEIGHT, 1.0)
     found["draw"] = -np.log1p(-unit_interval(splitmix64(words, seed))) / weight_C
     return found
 
 
-def _best(found: NDArray[Any], count: int) -> NDArray[Any]:
+def _select_best(found: NDArray[Any], count: int) -> NDArray[Any]:
     """Return the `count` candidates of each game and phase with the smallest draws."""
     group_C = found["game"] * np.uint64(len(PHASES)) + found["phase"]
     order = np.lexsort((found["draw"], group_C))
@@ -260,7 +264,7 @@ def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArra
     for phase, most in enumerate(np.floor(shares * count).astype(np.int64)):
         first_C[np.flatnonzero(found["phase"] == phase)[:most]] = True
     taken = np.flatnonzero(first_C)
-    # fill up where a phase has too few, or shares were rounded down
+    # fill up if a phase has too few positions or shares were rounded down
     rest = np.flatnonzero(~first_C)[: count - len(taken)]
     chosen: NDArray[Any] = found[np.sort(np.r_[taken, rest])]
     return chosen

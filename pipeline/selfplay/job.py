@@ -45,14 +45,14 @@ from pipeline.storage.job_folder import SELFPLAY, JobFolder
 LOG = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
-LATE_SECONDS = 10.0
-"""Time a shared folder may take to show all finished items."""
+MAX_LATE_SECONDS = 10.0
+"""Maximum number of seconds that a shared folder may take to show all finished items."""
 GRACE_SECONDS = 15.0
-"""Time for processes to finish their move and their journal before they are cancelled."""
+"""Seconds in which processes may finish their move and their journal before they are cancelled."""
 METER_SECONDS = 5.0
 """Seconds between two samples of a GPU's use."""
 GPU_PROCESS_BYTES = HOST_PROCESS_BYTES = 3 << 30
-"""Memory of one process with a network on a GPU: on the GPU, and of the machine."""
+"""Memory of one process with a network on a GPU, in bytes: of the GPU, and of the machine."""
 
 
 def explore(
@@ -247,7 +247,7 @@ def complete(
             progress(replace(tick, values=values))
 
         _run(replace(task, numbers=missing), engine, workers, report, stop)
-        until = time.monotonic() + LATE_SECONDS
+        until = time.monotonic() + MAX_LATE_SECONDS
         found = read_journals(task.journal)
         while len(found.finished) < wanted and not stop() and time.monotonic() < until:
             time.sleep(0.5)
@@ -327,10 +327,10 @@ def _run_many(
                 task.run_file.unlink(missing_ok=True)  # stops the other processes
     report()
     for status, value in failed:
-        raise _failure(status, value)
+        raise _make_failure(status, value)
 
 
-def _failure(status: str, value: Failure | None) -> Exception:
+def _make_failure(status: str, value: Failure | None) -> Exception:
     kept = "finished work is kept, run the same command to continue"
     if status == "lost" or value is None:
         return ExploreError(

@@ -74,7 +74,7 @@ CHECKSUM_DIGITS = 8
 RECORD_PREFIX = b' {"record"'
 """Text after the checksum in the line of a finished item."""
 SYNC_SECONDS = 5.0
-"""Time between two fsyncs: the most work that a power cut can lose."""
+"""Seconds between two fsyncs; a power cut loses at most the work of this time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -313,7 +313,7 @@ class Journals:
     """The contents of all journals of a generation."""
 
     finished: dict[int, LineLocation] = field(default_factory=dict)
-    """Finished items by number."""
+    """Line of each finished item, by the item's number."""
     work: list[dict[str, Any]] = field(default_factory=list)
     """Device, start and end of each process. It ends with the last change of its journal."""
     damaged: int = 0

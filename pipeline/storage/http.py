@@ -26,7 +26,7 @@ REDIRECTS = 10
 ATTEMPTS = 6
 """Maximum consecutive failed requests before giving up."""
 CONNECT_SECONDS, STALL_SECONDS = 15.0, 60.0
-"""Timeouts for connecting and for the next byte."""
+"""Timeouts for connecting and for the next byte, in seconds."""
 BACKOFF = 1.0
 """Backoff factor between requests, as in urllib3's Retry: waits of 0, 2, 4, 8 ... times this."""
 MAX_WAIT = 300.0

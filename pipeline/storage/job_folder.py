@@ -26,8 +26,8 @@ from pipeline.storage.stores import (
     LOCK,
     catch_store_errors,
     folder_lock,
+    hold_lock,
     is_local,
-    locked,
     make_folder,
     one_line,
     publish_json,
@@ -49,7 +49,7 @@ class Kind:
 
     name: str
     result: str = ""
-    """File of a finished job; the marker is deleted once it exists. "" keeps the marker."""
+    """File that a finished job writes last, and that replaces the marker; "" keeps the marker."""
 
 
 DATASET = Kind("a dataset", "manifest.json")
@@ -127,7 +127,7 @@ class JobFolder:
         try:
             with catch_store_errors(out):
                 make_folder(out)
-                with locked(folder_lock(out), busy):
+                with hold_lock(folder_lock(out), busy):
                     self._sweep()
                     try:
                         yield
@@ -137,7 +137,7 @@ class JobFolder:
                     finally:
                         self._sweep()
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._make_failure(error) from error
 
     def identity(self) -> dict[str, Any] | None:
         """Return the identity recorded in the marker, None without a marker."""
@@ -146,7 +146,10 @@ class JobFolder:
 
     def differences(self, identity: Mapping[str, Any]) -> list[str]:
         """List the settings in which the marker differs from an identity, with both values."""
-        before, now = flat(self.identity() or {}), flat(json.loads(json.dumps(identity)))
+        before, now = (
+            flatten_leaves(self.identity() or {}),
+            flatten_leaves(json.loads(json.dumps(identity))),
+        )
         return [
             f"{name} was {before.get(name)!r}, not {now.get(name)!r}"
             for name in sorted(before.keys() | now.keys())
@@ -176,9 +179,9 @@ class JobFolder:
                 make_folder(self.out)
                 self.claim({})
             except OSError as error:
-                raise self._failed(error) from error
+                raise self._make_failure(error) from error
 
-    def _failed(self, error: OSError) -> UserError:
+    def _make_failure(self, error: OSError) -> UserError:
         """Return the error for a full disk, an unreachable store or an unwritable folder."""
         where = "" if isinstance(error, StoreError) else f" ({error.filename or self.out})"
         kept = "finished work is kept, run the same command to continue"
@@ -285,7 +288,7 @@ def is_of(folder: Path, kind: Kind) -> bool:
 def is_ignored(entry: Path) -> bool:
     """Return whether to ignore an entry when checking what a folder belongs to."""
     name = entry.name
-    if name == LOCK:  # our locks are empty, and taking one truncates the file
+    if name == LOCK:  # ignore only empty locks: taking a lock truncates the file
         return not is_local(entry) or (
             entry.is_file() and not entry.is_symlink() and not entry.stat().st_size
         )
@@ -306,11 +309,11 @@ def _resolve(path: Path) -> str:
     return path.resolve().as_posix() if is_local(path) else str(path).rstrip("/")
 
 
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flatten_leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested objects by dotted name."""
     if not isinstance(tree, dict):
         return {prefix: tree}
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
-        leaves |= flat(value, f"{prefix}.{name}" if prefix else str(name))
+        leaves |= flatten_leaves(value, f"{prefix}.{name}" if prefix else str(name))
     return leaves

@@ -55,14 +55,14 @@ def list_files(name: str, suffix: str) -> list[str]:
     if not is_url(name) or is_web(name):
         return []
     path = cast("Any", parse_path(name))
-    with _explained(name):
+    with _convert_errors(name):
         below = path.fs.find(path.path) if path.fs.isdir(path.path) else []
     scheme = name.partition("://")[0]
     return sorted(f"{scheme}://{found.lstrip('/')}" for found in below if found.endswith(suffix))
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _convert_errors(name: str) -> Iterator[None]:
     """Convert the errors of a store to a one-line FetchError."""
     try:
         yield
@@ -75,7 +75,7 @@ def _explained(name: str) -> Iterator[None]:
 def _version_of(name: str) -> RemoteVersion:
     """Return an object's version from its driver's metadata."""
     path = cast("Any", parse_path(name))
-    with _explained(name):
+    with _convert_errors(name):
         info: dict[str, Any] = path.fs.info(path.path)
     if info.get("type") == "directory" or info.get("size") is None:
         raise FetchError(
@@ -92,13 +92,13 @@ class ObjectFile:
     def __init__(self, name: str) -> None:
         self.name, self.version = name, _version_of(name)
         path = cast("Any", parse_path(name))
-        with _explained(name):
+        with _convert_errors(name):
             self._file = path.fs.open(path.path, "rb", block_size=BLOCK, cache_type="readahead")
 
     def read(self, count: int) -> bytes:
         """Return up to `count` bytes, none at the end."""
         try:
-            with _explained(self.name):
+            with _convert_errors(self.name):
                 data: bytes = self._file.read(count)
         except FetchError:
             self._require_version()
@@ -136,7 +136,7 @@ class RangeFile(io.RawIOBase):
         self._object: Any = None
         if not is_web(name):
             path = cast("Any", parse_path(name))
-            with _explained(name):
+            with _convert_errors(name):
                 self._object = path.fs.open(path.path, "rb", cache_type="none")
 
     def readable(self) -> bool:
@@ -166,7 +166,7 @@ class RangeFile(io.RawIOBase):
 
     def _request(self, begin: int, count: int) -> bytes:
         if self._object is not None:
-            with _explained(self.name):
+            with _convert_errors(self.name):
                 self._object.seek(begin)
                 return bytes(self._object.read(count))
         data = b""

@@ -99,7 +99,7 @@ def folder_lock(folder: Path) -> FileLock:
 
 
 @contextmanager
-def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[None]:
+def hold_lock(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[None]:
     """Hold a lock; raises `busy` if another process still holds it after `seconds`."""
     try:
         lock.acquire(timeout=seconds)

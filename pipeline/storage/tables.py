@@ -8,9 +8,9 @@ from typing import Any
 
 NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( ?%)?")
 """Pattern of right-aligned cells."""
-LONGEST_CELL = 60
+MAX_CELL_CHARS = 60
 """Maximum number of characters in a Markdown cell with text from a dump."""
-FORMULA = ("=", "+", "-", "@", "\t")
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t")
 """First characters that make a spreadsheet read a text as a formula."""
 
 
@@ -30,10 +30,10 @@ def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format rows as aligned columns, with three decimals."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_show(row.get(name), places=3) for name in names] for row in rows]
-    return aligned([name.replace("_", " ") for name in names], cells)
+    return align_columns([name.replace("_", " ") for name in names], cells)
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format columns two spaces apart, with numbers right-aligned and words left-aligned."""
     columns = []
     for title, *cells in zip(header, *rows, strict=True):
@@ -74,7 +74,7 @@ def escape(value: object) -> str:
     text = "" if value is None else f"{value}"
     return "".join(
         f"&#{ord(char)};" if char in "|<>&[]`*\\" else char
-        for char in text[:LONGEST_CELL]
+        for char in text[:MAX_CELL_CHARS]
         if char.isprintable()
     )
 
@@ -98,4 +98,4 @@ def _quote_formula(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     value = value.replace("\r", " ")  # csv does not quote it if rows end with a line feed
-    return f"'{value}" if value.startswith(FORMULA) else value
+    return f"'{value}" if value.startswith(FORMULA_PREFIXES) else value

@@ -43,7 +43,7 @@ def export_checkpoint(
         split = "test" if dataset.has("test") else "train"
         rows = next(_batches(dataset, split, COMPARED_POSITIONS).sample(COMPARED_POSITIONS))
         calibration = {}
-        if int8:  # from the first shuffled row group: a sample would read the whole split
+        if int8:  # read the first shuffled row group: a random sample would read the whole split
             calibration = next(_batches(dataset, "train", CALIBRATION_POSITIONS).from_step(0))
     calibrated = calibration if int8 else None
     return export(checkpoint, out, rows, calibration=calibrated, progress=progress)

@@ -13,7 +13,7 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Shares
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, relative_to_cwd
+from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS, relative_to_cwd
 from pipeline.storage.job_folder import CHECKPOINT, JobFolder
 
 LOG = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def train_on(
     place, columns = read_world(), select_columns(config, row)
     count = sum(dataset.count("train") for dataset in datasets)
     is_new = start is None and not (out / CARD_FILE).exists()
-    if is_new and place.is_first and count < SCRATCH_POSITIONS:
+    if is_new and place.is_first and count < MIN_SCRATCH_POSITIONS:
         LOG.info(
             "%s positions are few for training from scratch: `--start %s --learning-rate 0.0005` "
             "gives a better network",

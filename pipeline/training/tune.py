@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from model.training.config import TrainConfig
 
 BLOCK_ROWS = 1 << 16
-"""Rows of a shuffle block: 40 MB of planes. Each dataset keeps two blocks in memory."""
+"""Number of rows that are shuffled together: 40 MB of planes. Each dataset keeps two such blocks in
+memory."""
 
 
 @dataclass(frozen=True, slots=True)

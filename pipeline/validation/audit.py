@@ -155,15 +155,15 @@ def _count_positions(positions: Scratch) -> dict[str, Any]:
             "positions": rows,
             "distinct": found["distinct"],
             "copies": copies,
-            "copies_share": _share(copies, rows),
-            "most_played_move_share_there": _share(found["most_played"], found["rows"]),
+            "copies_share": _round_share(copies, rows),
+            "most_played_move_share_there": _round_share(found["most_played"], found["rows"]),
         },
         "in_train": [
             {
                 "split": name,
                 "positions": found[name],
                 "in_train": found[f"{name}_in_train"],
-                "in_train_share": _share(found[f"{name}_in_train"], found[name]),
+                "in_train_share": _round_share(found[f"{name}_in_train"], found[name]),
                 "with_the_same_move": found[f"{name}_moves_in_train"],
             }
             for name in ALL_SPLITS[1:]
@@ -172,7 +172,7 @@ def _count_positions(positions: Scratch) -> dict[str, Any]:
     }
 
 
-def _share(part: int, whole: int) -> float:
+def _round_share(part: int, whole: int) -> float:
     """Return part / whole to six decimals, 0 if the whole is 0."""
     return round(part / whole, 6) if whole else 0.0
 
@@ -186,13 +186,13 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, A
     in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in tests)
     of_positions = (
         f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) "
-        f"are copies of others; {copies['distinct']:,} are distinct. Where a position occurs more "
+        f"are duplicates; {copies['distinct']:,} are distinct. Where a position occurs more "
         f"than once, its most played move is {copies['most_played_move_share_there']:.2%} of the "
         "moves played there."
     )
     of_games = (
-        f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose "
-        f"moves occur in train: {in_train}."
+        f"{games['copies']:,} of {games['games']:,} games have the same moves as another. Games "
+        f"whose moves occur in train: {in_train}."
     )
     compared = "All positions were compared, by 64-bit keys."
     return [

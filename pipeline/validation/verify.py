@@ -91,7 +91,7 @@ def verify_dataset(
     return found
 
 
-def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
+def list_members(directory: Path) -> tuple[list[Path], list[str]]:
     """Return the datasets of a training set (or the dataset itself), and problems with them."""
     if not is_training_set(directory):
         return [directory], []
@@ -147,7 +147,7 @@ def find_shared_games(dataset: Dataset) -> list[str]:
     """
     tables = dataset.games(tuple(GAMES_COLUMNS))
     splits = pa.chunked_array([table["split"].combine_chunks() for _, table in tables], pa.string())
-    split_of = pc.index_in(splits, pa.array(SPLITS)).fill_null(-1).to_numpy()
+    split_G = pc.index_in(splits, pa.array(SPLITS)).fill_null(-1).to_numpy()
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
     for number, split in enumerate(SPLITS):
@@ -156,7 +156,7 @@ def find_shared_games(dataset: Dataset) -> list[str]:
         for other, others in seen.items():
             if shared := np.intersect1d(games, others).size:
                 problems.append(f"{shared} games are in both {other} and {split}")
-        if wrong := int((split_of[games] != number).sum()):
+        if wrong := int((split_G[games] != number).sum()):
             problems.append(f"{wrong} games of {split} belong to another split in games.parquet")
         seen[split] = games
     return problems
@@ -221,7 +221,8 @@ def sample_rows(
     ]
     rows: list[Row] = []
     picked = rng.sample(groups, min(MAX_ROW_GROUPS, count, len(groups)))
-    picked.sort(key=lambda one: one[0].groups[one[1]])  # large groups make up for small ones
+    # smallest first: larger groups make up for groups with too few rows
+    picked.sort(key=lambda one: one[0].groups[one[1]])
     for at, (shard, number) in enumerate(picked):
         with shard.open() as reader:
             names = [name for name in (*COLUMNS, *reader.optional) if name != "planes"]
@@ -240,7 +241,7 @@ def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
     """Return the chunk size of the dump in bytes; raises DatasetError if the manifest lacks it."""
     size = manifest["config"].get("chunk_mib")
     if not isinstance(size, int) or size < 1:
-        why = f"config.chunk_mib is {safe_text(size)}, but must be 1 or more: it is damaged"
+        why = f"config.chunk_mib must be 1 or more, but is {safe_text(size)}"
         raise DatasetError(f"{MANIFEST}: {why}")
     return size << 20
 
@@ -291,7 +292,7 @@ def _plain_game(text: bytes) -> str:
     tags.scan_tags(data, bounds, spans, begin)
     movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
     movetext = re.sub(r"--+\+|\+--+", "", movetext)  # null moves to python-chess
-    # in `1e4` the 1 is not a rank
+    # python-chess would read `1e4` as one move: separate the move number
     movetext = re.sub(r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext)
     lines = "\n".join(filter(str.strip, movetext.splitlines()))
     moves = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", lines)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from model.metrics import Totals, rows, summary
+from model.metrics import Totals, output_metrics, summary
 from tests.model.synthetic import batch
 
 
@@ -33,7 +33,7 @@ WDL = np.array([[0.5, 0.3, 0.2]], np.float32)
 def test_metrics_of_one_row_by_hand() -> None:
     # Of the mass, half is on illegal label 9; among the legal 3, 100 and 4000 it is 1/8, 2/8, 5/8.
     given = logits(_3=math.log(1), _100=math.log(2), _4000=math.log(5), _9=math.log(8))
-    found = rows(given, WDL, position([3, 100, 4000], label=100, result=1))
+    found = output_metrics(given, WDL, position([3, 100, 4000], label=100, result=1))
     assert found["rank"].tolist() == [2]
     assert found["legal_moves"].tolist() == [3]
     assert found["nll"] == pytest.approx([math.log(4)], rel=1e-5)
@@ -58,10 +58,8 @@ def test_metrics_of_one_row_by_hand() -> None:
 
 def test_equal_logits_are_ranked_by_label() -> None:
     legal = list(range(0, 4096, 128))
-    ranks = [
-        int(rows(np.zeros((1, 4096), np.float32), WDL, position(legal, move, 0))["rank"][0])
-        for move in legal
-    ]
+    equal = np.zeros((1, 4096), np.float32)
+    ranks = [int(output_metrics(equal, WDL, position(legal, move, 0))["rank"][0]) for move in legal]
     assert ranks == list(range(1, 33))
 
 
@@ -75,13 +73,13 @@ def test_totals_of_batches_equal_the_whole() -> None:
     totals = Totals()
     for part in (slice(0, 7), slice(7, 30)):
         totals.add(
-            rows(
+            output_metrics(
                 answer[0][part],
                 answer[1][part],
                 {name: column[part] for name, column in data.items()},
             )
         )
-    assert totals.summary() == pytest.approx(summary(rows(*answer, data)))
+    assert totals.summary() == pytest.approx(summary(output_metrics(*answer, data)))
     assert Totals().summary() == {"positions": 0}
 
 
@@ -89,9 +87,9 @@ def test_value_means_skip_positions_without_a_game() -> None:
     one, two = position([3], label=3, result=1), position([3], label=3, result=0)
     both = {name: np.concatenate([one[name], two[name]]) for name in one}
     given, chances = np.concatenate([logits(_3=0.0)] * 2), np.concatenate([WDL] * 2)
-    found = summary(rows(given, chances, both | {"plies": np.array([40, 0], np.uint16)}))
+    found = summary(output_metrics(given, chances, both | {"plies": np.array([40, 0], np.uint16)}))
     assert (found["positions"], found["top1"]) == (2, 1.0)
     assert (found["value_brier"], found["wdl_brier"]) == pytest.approx((0.35**2, 0.38))
-    none = summary(rows(given, chances, both | {"plies": np.zeros(2, np.uint16)}))
+    none = summary(output_metrics(given, chances, both | {"plies": np.zeros(2, np.uint16)}))
     assert none["top1"] == 1.0
     assert not {"value_brier", "wdl_brier"} & set(none)

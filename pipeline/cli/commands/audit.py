@@ -103,12 +103,12 @@ class Verify(Common):
     def run(self) -> dict[str, Any]:
         """Verify the datasets and return a summary. Raises DifferenceError with all differences."""
         from pipeline.storage.tables import plain_text
-        from pipeline.validation.verify import datasets_in
+        from pipeline.validation.verify import list_members
 
         differences: list[str] = []
         directories: dict[Path, None] = {}
         for path in self.datasets:
-            found, problems = datasets_in(path)
+            found, problems = list_members(path)
             directories |= dict.fromkeys(directory.resolve() for directory in found)
             differences += [f"{path.name}: {problem}" for problem in problems]
         summaries: dict[str, Any] = {}

@@ -83,8 +83,8 @@ class Common:
     def call(self, work: Callable[..., T], name: str = "") -> T:
         """Return the result of `work`, which gets a progress bar, and can be stopped by a signal.
 
-        Work without a parameter `stop` is interrupted instead. `name` is the bar's, by default that
-        of the command.
+        Work without a parameter `stop` is interrupted instead. `name` is the title of the bar, by
+        default the command's name.
         """
         stop = Interrupt() if "stop" in inspect.signature(work).parameters else None
         with bar(name or type(self).__name__.lower()) as progress:

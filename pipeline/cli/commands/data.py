@@ -17,8 +17,7 @@ from pipeline.ingest.chunk import IngestConfig
 class Fetch(Common):
     """Download months of Lichess (2013-01, or 2013-01..2013-06) or any URL, and verify them.
 
-    Run the same command again to continue an interrupted download; complete files are not fetched
-    again.
+    Run the same command again to continue an interrupted download; complete files are skipped.
     """
 
     arguments: ClassVar = {"what": "MONTH|URL..."}

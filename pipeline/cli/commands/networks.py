@@ -47,14 +47,14 @@ class Runs(Common):
     def run(self) -> dict[str, Any]:
         """List the runs, and write the page."""
         from pipeline.evaluation.runs import list_runs, write_runs
-        from pipeline.storage.tables import aligned
+        from pipeline.storage.tables import align_columns
 
         for folder in self.folders:
             if not folder.is_dir():
                 raise ConfigError(f"{folder} is not a directory: give a folder with results")
         runs = list_runs(*self.folders)
         names = ("date", "kind", "path", "data", "length", "headline")
-        lines = [aligned(names, [[run[name] for name in names] for run in runs])]
+        lines = [align_columns(names, [[run[name] for name in names] for run in runs])]
         if not runs:
             lines = [
                 "no checkpoints, reports or matches here: `fianchetto train` makes a checkpoint"
@@ -107,8 +107,8 @@ class Export(Common):
             value = f"{written['score_difference']:.1e} of expected score, root mean square"
         else:
             policy = f"{written['largest_policy_difference']:.1e} nats of a move's log-probability"
-            value = f"{written['largest_value_difference']:.1e} of a chance of win, draw or loss, "
-            value += "at most"
+            value = f"{written['largest_value_difference']:.1e} of the probability of win, draw or "
+            value += "loss, at most"
         text = (
             f"{written['out']}: {written['bytes'] / 1e6:.1f} MB; on {written['positions']} "
             f"positions it differs by {policy} and {value}"

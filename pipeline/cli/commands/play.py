@@ -47,7 +47,7 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
-        # the protocol reports compiling
+        # the engine reports compiling itself, as UCI lines
         logging.getLogger("engine.compiling").disabled = True
         network = self.checkpoint
         if network is None and self.evaluator is None and EMBEDDED.is_dir():
@@ -66,7 +66,7 @@ class Uci(Common):
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
-        # the thread that waits for input would make an ordinary exit fail
+        # an ordinary exit fails while a thread waits for input
         except UserError as error:
             print(f"fianchetto: {error}", file=sys.stderr, flush=True)  # noqa: T201
             sys.stdout.flush()
@@ -91,8 +91,8 @@ def require_card(directory: Path) -> None:
 def default_options(network: Path | None) -> tuple[Options, str]:
     """Return the engine's initial options, and a phrase that names the player it imitates.
 
-    An imitation samples moves from its policy at the player's own rating, so it plays openings as
-    often as the player does, and those in its book always.
+    An imitation samples moves from its policy at the player's own rating, so it plays each opening
+    as often as the player does. It always plays the moves in its book.
     """
     imitated = None if network is None else read_player(network)
     if imitated is None:
@@ -189,7 +189,7 @@ class Review(Common):
         import model
         from pipeline.board.review import ReviewRequest, review
         from pipeline.evaluation.game_texts import read_dump
-        from pipeline.storage.tables import aligned
+        from pipeline.storage.tables import align_columns
 
         if self.player:
             return self._review_games()
@@ -200,7 +200,7 @@ class Review(Common):
         found: dict[str, Any] = {**first["header"], **last["summary"], "rows": rows}
         moments = [rows[index]["text"] for index in found["moments"]] or ["No move stands out."]
         heads, *sides = found["table"]
-        lines = [found["title"], found["about"], *moments, aligned(heads, sides)]
+        lines = [found["title"], found["about"], *moments, align_columns(heads, sides)]
         return found | {"text": "\n".join(lines)}
 
     def _review_games(self) -> dict[str, Any]:

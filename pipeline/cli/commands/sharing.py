@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 
 @settings(ConfigError)
 class Push(Common):
-    """Publish a checkpoint or dataset on the Hugging Face hub, with a filled card.
+    """Publish a checkpoint or dataset on the Hugging Face hub, with a generated card.
 
     The card has the license, the data and the figures of its report. The repository is private
     unless --public is given. An imitation's card contains the player's name.

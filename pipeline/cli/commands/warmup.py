@@ -1,4 +1,4 @@
-"""The command warmup."""
+"""The command `warmup`."""
 
 import multiprocessing
 import tempfile

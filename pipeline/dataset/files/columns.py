@@ -8,7 +8,7 @@ table. To add a column:
    (`_columns`), for rows of searches in pipeline/selfplay. `null` marks unknown values.
 3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in
    CHANGELOG.md. If `ingest` fills it, raise ROWS_VERSION in pipeline/ingest/chunk.py;
-   test_rows_version.py wants the hash of the new rows.
+   test_rows_version.py needs the hash of the new rows.
 4. Copy its row into the table of datasets/README.md, which test_stored_planes.py compares.
 5. To train on it, name it in `training_columns` of model/data/rows.py.
 """
@@ -110,7 +110,7 @@ MEANINGS = {
     "game": "Row of the game in games.parquet.",
     "last_move": "The opponent's last move: from x 64 + to, squares as in the planes; null at the "
     "start of a game.",
-    "eval": "Centipawns for the mover before the move, from the comment after the move before; "
+    "eval": "Centipawns for the mover before the move, from the comment on the previous move; "
     "mates +-32000.",
     "clock": "Seconds on the mover's clock before the move; the base time at a player's first "
     "move.",
@@ -140,12 +140,12 @@ PIECE_COLUMNS = (
 )
 """Planes 0..12; `turn` is zero, or all ones if Black is to move."""
 assert len(PIECE_COLUMNS) == PIECE_PLANES + 1
-_MOVE_NAMES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
-MOVE_COLUMNS = dict(zip(_MOVE_NAMES, (8, 8, 8, 8, 24, 8), strict=True))
+_MOVE_COLUMN_NAMES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
+MOVE_COLUMNS = dict(zip(_MOVE_COLUMN_NAMES, (8, 8, 8, 8, 24, 8), strict=True))
 """Columns of planes 13..76, by the distance of the move, with their numbers of planes."""
 BOARD_COLUMNS = tuple(f"piece_bit_{bit}" for bit in range(CODE_BITS))
 BLACK = "black_to_move"
-_REPETITIVE_COLUMNS = ("own_king", "opponent_king", "turn", *_MOVE_NAMES[2:])
+_REPETITIVE_COLUMNS = ("own_king", "opponent_king", "turn", *_MOVE_COLUMN_NAMES[2:])
 
 
 def _plane_column(name: str, kind: pa.DataType, encoding: str = "BYTE_STREAM_SPLIT") -> Column:
@@ -179,7 +179,7 @@ MEANINGS |= {
     name: f"Bit {bit} of each square's piece code, a bitboard in the mover's view."
     for bit, name in enumerate(BOARD_COLUMNS)
 }
-MEANINGS[BLACK] = "Whether Black is to move; the board is in the mover's view all the same."
+MEANINGS[BLACK] = "Whether Black is to move; the board is in the mover's view in both cases."
 
 BY_NAME = {
     column.name: column

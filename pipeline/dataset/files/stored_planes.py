@@ -84,7 +84,7 @@ def whole_column(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(pieces) if pieces else pa.nulls(0, column.type)
 
 
-def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
+def _binary_words(array: pa.Array, words: int) -> NDArray[np.uint64]:
     """Return the words of a binary column, uint64[R * words], without copying."""
     if not len(array):
         return np.empty(0, dtype=np.uint64)
@@ -208,7 +208,8 @@ def planes_from(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> ND
     for plane, name in enumerate(PIECE_COLUMNS):
         pieces_CR[plane] = array_numbers(whole_column(table.column(name)))
     groups = tuple(
-        _words(whole_column(table.column(name)), words) for name, words in MOVE_COLUMNS.items()
+        _binary_words(whole_column(table.column(name)), words)
+        for name, words in MOVE_COLUMNS.items()
     )
     join_planes(pieces_CR, groups, planes_RP)
     return planes_RP

@@ -59,14 +59,14 @@ def verify_files(
         settled = (time.time() - MIN_AGE_SECONDS) * 1e9
         _compare_hashes(directory, entries, progress, stop)
         if all(changed < settled for *_, changed in versions.values()):
-            _set(mark)
+            _create_mark(mark)
 
 
 def remember_files(directory: Path, manifest: Mapping[str, Any]) -> None:
     """Mark new files as verified, so that they are not hashed when they are opened."""
     if is_local(directory):
         entries = manifest["files"]
-        _set(_mark(entries, _versions(directory, entries)))
+        _create_mark(_mark(entries, _versions(directory, entries)))
 
 
 def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
@@ -82,7 +82,8 @@ def _versions(directory: Path, entries: Sequence[Entry]) -> dict[str, list[int]]
     for entry in entries:
         with suppress(FileNotFoundError, NotADirectoryError):
             at = (directory / entry["name"]).stat()
-            if stat.S_ISREG(at.st_mode):  # ctime, unlike mtime, cannot be set by a program
+            if stat.S_ISREG(at.st_mode):
+                # include the ctime, since programs can set the mtime
                 found[entry["name"]] = [at.st_size, at.st_ino, at.st_mtime_ns, at.st_ctime_ns]
     return found
 
@@ -110,7 +111,7 @@ def _mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path |
     return None
 
 
-def _set(mark: Path | None) -> None:
+def _create_mark(mark: Path | None) -> None:
     """Create a verification mark, and delete expired ones; OSErrors are ignored."""
     if mark is None:
         return

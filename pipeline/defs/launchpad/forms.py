@@ -37,7 +37,7 @@ import dagster as dg
 from dagster._config import snap
 from pydantic import Field, create_model
 
-from pipeline.cli.settings import Given, Setting, build, collect_settings, find_key, flatten
+from pipeline.cli.settings import GivenValue, Setting, build, collect_settings, find_key, flatten
 
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
@@ -118,13 +118,13 @@ def build_options(
     In `values`, 0 and "" unset an optional setting. Raises UserError for invalid values.
     """
     known = list_settings(cls)  # type: ignore[arg-type]
-    given = dict[str, Given]()
+    given = dict[str, GivenValue]()
     for name, value in values.items():
         key = find_key(name, known, "form")
         is_empty = known[key].optional and value in (0, "") and value is not False
-        given[key] = Given(None if is_empty else value, name)
+        given[key] = GivenValue(None if is_empty else value, name)
     for name, value in flatten(more or {}):
-        given[find_key(name, known, "more")] = Given(value, f"more: {name}")
+        given[find_key(name, known, "more")] = GivenValue(value, f"more: {name}")
     return build(cls, given, known)
 
 

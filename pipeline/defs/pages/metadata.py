@@ -42,7 +42,7 @@ MAX_TABLE_ROWS = 200
 """Maximum number of rows of a table; longer tables make the page slow."""
 
 
-def describe_place(path: Path) -> Metadata:
+def describe_path(path: Path) -> Metadata:
     """Return the metadata entries with the path of an asset's result."""
     return {"path": dg.MetadataValue.path(path), "dagster/uri": path.as_uri()}
 
@@ -68,7 +68,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
     except DatasetError as error:  # damaged files are listed by the checks
         boards = elo = str(error)
     return {
-        **describe_place(directory),
+        **describe_path(directory),
         "dagster/row_count": manifest["positions"]["total"],
         "dagster/column_schema": column_schema(manifest),
         "games_read": games["read"],
@@ -94,7 +94,7 @@ def describe_training_set(
         for entry in page["datasets"]
     )
     found: Metadata = {
-        **describe_place(directory),
+        **describe_path(directory),
         "dagster/row_count": page["positions"]["train"],
         "positions": _count_splits(page),
         "datasets": dg.MetadataValue.md(members),
@@ -118,7 +118,7 @@ def _count_splits(page: Mapping[str, Any]) -> dg.TableMetadataValue:
 def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a checkpoint: final metrics, training curves and card."""
     return {
-        **describe_place(directory),
+        **describe_path(directory),
         **_draw_curves(directory),
         **{name: card[name] for name in ("step", "positions", "seconds", "parameters")},
         **card["metrics"],

@@ -7,7 +7,7 @@ from typing import Any
 import chess.pgn
 import dagster as dg
 
-from pipeline.defs.pages.metadata import Metadata, describe_place, link_page, table
+from pipeline.defs.pages.metadata import Metadata, describe_path, link_page, table
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of, read_state
 from pipeline.matches.match import ELO, format_elo
 
@@ -17,7 +17,7 @@ VERDICTS = ("generation", "verdict", "games", "top1", "reason")
 MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 
-def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
+def describe_finetuning(out: Path, result: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a fine-tuning: figures, choice of teacher, verdicts and games."""
     numbers = _select_elo(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
@@ -31,7 +31,7 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
         for row in result["rows"]
     ]
     return {
-        **describe_place(out),
+        **describe_path(out),
         "best": dg.MetadataValue.path(result["best"]),
         "generation": result["generation"],
         "generations": result["generations"],
@@ -104,7 +104,7 @@ def describe_imitation(out: Path, folder: Path, result: Mapping[str, Any]) -> Me
     return {
         "headline": result["headline"],
         "page": link_page(folder),
-        **describe_place(out),
+        **describe_path(out),
         **{name: figures[name] for name in ("top1", "top1_difference", "cross_entropy_difference")},
         "games": result["player"]["games"],
         "rating": result["player"]["rating"],

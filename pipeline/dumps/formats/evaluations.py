@@ -46,8 +46,8 @@ MAX_TEXT_BYTES = 1 << 10
 BLOCK, MAX_LINE_BYTES = 1 << 21, 1 << 20
 """Bytes of JSON to parse at a time, and maximum bytes of a line; longer lines are invalid rows."""
 BROKEN_LINE = b"\t\t\t\n"
-NO_OBJECT = b"!"
-"""Start of a line that is not JSON: it stands for the start of a line that is too long."""
+INVALID_START = b"!"
+"""Text that is not valid JSON; it replaces the start of a line that is too long."""
 _LINE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
 _ANALYSIS = pa.struct({"pvs": pa.list_(_LINE), "knodes": pa.int64(), "depth": pa.int64()})
 _SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
@@ -121,13 +121,13 @@ def read_parquet(
                     at = batch.schema.get_field_index(text)
                     batch = batch.set_column(at, text, batch.column(at).cast(pa.string()))
                 if kind == POSITIONS:
-                    batch, rest = _deepest(batch, rest)
-                yield _lines(batch)
+                    batch, rest = _select_deepest(batch, rest)
+                yield _format_lines(batch)
                 on_share(done / rows)
     except (pa.ArrowException, OSError) as error:
         raise OSError(" ".join(str(error).split())[:200]) from error
     if rest is not None:
-        yield _lines(rest)
+        yield _format_lines(rest)
 
 
 def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str]) -> int:
@@ -154,7 +154,7 @@ def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str])
     return max(1, min(BATCH, BATCH_BYTES // max(longest, 1)))
 
 
-def _deepest(
+def _select_deepest(
     batch: pa.RecordBatch, rest: pa.RecordBatch | None
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Return the best line of each position except the last, and the best line so far of the last.
@@ -175,24 +175,26 @@ def _find_deepest(
     position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Array
 ) -> NDArray[np.int64]:
     """Return the first of the deepest lines with most nodes of each position, int64[S]."""
-    depth_N, knodes_N = (np.asarray(_integers(column).fill_null(0)) for column in (depth, knodes))
+    depth_N, knodes_N = (
+        np.asarray(_to_integers(column).fill_null(0)) for column in (depth, knodes)
+    )
     # ~ reverses the order and, unlike -, does not overflow
     order_N = np.lexsort((~knodes_N, ~depth_N, position_N))
     return order_N[np.flatnonzero(np.diff(position_N, prepend=-1))]
 
 
-def _lines(best: pa.RecordBatch) -> memoryview:
+def _format_lines(best: pa.RecordBatch) -> memoryview:
     """Return a batch of positions as text, one line per row, with the first move of each line."""
-    cp, mate = (_integers(best.column(name)) for name in ("cp", "mate"))
+    cp, mate = (_to_integers(best.column(name)) for name in ("cp", "mate"))
     is_mate = mate.is_valid()
     mates = pc.binary_join_element_wise("#", mate.drop_null().cast(pa.string()), "")
     mates = pc.if_else(cp.filter(is_mate).is_valid(), "both", mates)
     score = pc.replace_with_mask(cp.cast(pa.string()), is_mate, mates).cast(pa.binary())
     if "move" in best.schema.names:
-        move = _texts(best.column("move"))
+        move = _to_texts(best.column("move"))
     else:
-        move = pc.replace_substring_regex(_texts(best.column("line")), " .*", "")
-    fields = (_texts(best.column("fen")), score, move, b"\n")
+        move = pc.replace_substring_regex(_to_texts(best.column("line")), " .*", "")
+    fields = (_to_texts(best.column("fen")), score, move, b"\n")
     text = pc.binary_join_element_wise(
         *fields, b"\t", null_handling="replace", null_replacement=b""
     )
@@ -200,7 +202,7 @@ def _lines(best: pa.RecordBatch) -> memoryview:
     return memoryview(data or b"").cast("B")[:size]
 
 
-def _integers(column: pa.Array) -> pa.Array:
+def _to_integers(column: pa.Array) -> pa.Array:
     """Return numbers as int64, null if they are not integers or do not fit."""
     if pa.types.is_signed_integer(column.type) or pa.types.is_null(column.type):
         return column.cast(pa.int64())
@@ -209,7 +211,7 @@ def _integers(column: pa.Array) -> pa.Array:
     return pc.if_else(is_whole, wide, None).cast(pa.int64())
 
 
-def _texts(column: pa.Array) -> pa.Array:
+def _to_texts(column: pa.Array) -> pa.Array:
     """Return texts as bytes, with `?` for those that are too long or have control characters."""
     texts = column.cast(pa.binary())
     odd, data = pc.greater(pc.binary_length(texts), MAX_TEXT_BYTES), texts.buffers()[2]
@@ -239,7 +241,7 @@ def _blocks(stream: Readable) -> Iterator[bytes]:
     rest = b""
     while data := stream.read(BLOCK):
         whole, newline, rest = (rest + data).rpartition(b"\n")
-        rest = rest if len(rest) <= MAX_LINE_BYTES else NO_OBJECT
+        rest = rest if len(rest) <= MAX_LINE_BYTES else INVALID_START
         if newline:
             yield whole
     if rest.strip():
@@ -278,7 +280,7 @@ def _convert_objects(rows: pa.RecordBatch) -> memoryview:
     at = pa.array(best, mask=best < 0)
     line = pc.list_flatten(pvs).take(at)
     columns = {name: pc.struct_field(line, name) for name in ("cp", "mate", "line")}
-    return _lines(pa.RecordBatch.from_pydict({"fen": rows.column("fen"), **columns}))
+    return _format_lines(pa.RecordBatch.from_pydict({"fen": rows.column("fen"), **columns}))
 
 
 _UNREADABLE = (

@@ -111,7 +111,7 @@ def _convert_rows(
             values = [_cast_to_texts(name, column, batch.column(column)) for column in names]
             for row in zip(*values, strict=True):
                 number += 1
-                yield table.write(f"row-{number}", dict(zip(columns, row, strict=True)))
+                yield table.format_row(f"row-{number}", dict(zip(columns, row, strict=True)))
             on_share(number / total)
     except pa.ArrowException as error:
         raise OSError(str(error).splitlines()[0][:200]) from error

@@ -101,7 +101,7 @@ def _convert_table(
     for number, line in islice(lines, int(has_header), None):
         fields, place = _split_fields(line, delimiter), f"line-{number}"
         if len(fields) == width:
-            yield table.write(place, {name: fields[at] for name, at in table.columns.items()})
+            yield table.format_row(place, {name: fields[at] for name, at in table.columns.items()})
         else:
             why = f": {len(fields)} fields, expected {width}" if fields else ""
             yield write_broken_row(event=table.name + why, site=place)

@@ -60,7 +60,7 @@ class Table(NamedTuple):
     name: str
     columns: dict[str, int]
     """Columns to read, with their indices."""
-    write: Callable[[str, Row], str]
+    format_row: Callable[[str, Row], str]
     """Convert a row, given its name (`line-17`) and values, to a game."""
 
 
@@ -78,11 +78,11 @@ def recognize_columns(header: Sequence[str]) -> Table | None:
     if "puzzleid" in places or (fen == "fen" and moves == "moves" and "themes" in places):
         if missing := [name for name in PUZZLE[1:3] if name.lower() not in places]:
             raise DumpError(f"looks like Lichess's puzzles but has no column {', '.join(missing)}")
-        return _puzzles(places)
+        return _make_puzzle_table(places)
     if moves and (moves == "movetext" or not fen):
-        return _games(header, places, moves)
+        return _make_game_table(header, places, moves)
     if fen and best:
-        return _best_moves(places, fen, best)
+        return _make_best_move_table(places, fen, best)
     if fen or "pgn" in places:
         raise DumpError(
             f"is a table with the columns {', '.join(header)[:200]}, which cannot be read: "
@@ -111,10 +111,10 @@ def guess_header(fields: Sequence[str]) -> list[str]:
     return (names + [""] * len(fields))[: len(fields)]
 
 
-def _puzzles(places: dict[str, int]) -> Table:
+def _make_puzzle_table(places: dict[str, int]) -> Table:
     wanted = [name for name in map(str.lower, PUZZLE) if name in places]
 
-    def write(place: str, row: Row) -> str:
+    def format_row(place: str, row: Row) -> str:
         event = "Lichess puzzle"
         if not all(UCI.fullmatch(move) for move in row["moves"].split()):
             return write_broken_row(event=event, site=place)
@@ -128,29 +128,29 @@ def _puzzles(places: dict[str, int]) -> Table:
             row["fen"], row["moves"], event=event, site=site, first_label=1, tags=labels
         )
 
-    return Table("Lichess puzzles", {name: places[name] for name in wanted}, write)
+    return Table("Lichess puzzles", {name: places[name] for name in wanted}, format_row)
 
 
-def _best_moves(places: dict[str, int], fen: str, best: str) -> Table:
-    def write(place: str, row: Row) -> str:
+def _make_best_move_table(places: dict[str, int], fen: str, best: str) -> Table:
+    def format_row(place: str, row: Row) -> str:
         return write_position_row(
             row[fen], find_first_move(row[best]), event="best move", site=place
         )
 
-    return Table("best moves", {name: places[name] for name in (fen, best)}, write)
+    return Table("best moves", {name: places[name] for name in (fen, best)}, format_row)
 
 
-def _games(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
+def _make_game_table(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
     columns = {name: at for at, name in enumerate(header) if name in LICHESS_TAGS}
     for tag, names in OTHER_NAMES.items():
         found = [places[name] for name in (tag.lower(), *names) if name in places]
         columns |= {tag: found[0]} if found and tag not in columns else {}
     columns |= {name: places[name] for name in (*KAGGLE, moves) if name in places}
 
-    def write(place: str, row: Row) -> str:
+    def format_row(place: str, row: Row) -> str:
         return _format_game(place, row, row[moves])
 
-    return Table("games", columns, write)
+    return Table("games", columns, format_row)
 
 
 def _format_game(place: str, row: Row, moves: str) -> str:

@@ -40,8 +40,8 @@ class Readable(Protocol):
         ...
 
 
-class Pieces(io.RawIOBase):
-    """A stream of the bytes that an iterator yields."""
+class IteratorStream(io.RawIOBase):
+    """Adapter that makes an iterator of bytes readable as a stream."""
 
     def __init__(self, pieces: Iterator[bytes | memoryview], source: Any = None) -> None:
         """Read from an iterator; `source`, which it reads, is closed with this stream."""

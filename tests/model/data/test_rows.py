@@ -51,7 +51,7 @@ def rows() -> dict[str, Any]:
 def test_planes_of_every_view_equal_the_engines(name: str, dtype: torch.dtype) -> None:
     shown, preset = view(name), replace(TINY, view=name)
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-        pictures = encode(preset, load_rows(preset, rows(), CPU)).pictures
+        pictures = encode(preset, load_rows(preset, rows(), CPU)).planes
     assert pictures.shape[1] == shown.planes
     assert pictures.dtype == dtype
     assert pictures.is_contiguous(memory_format=torch.channels_last)
@@ -70,7 +70,7 @@ def test_a_bit_lands_on_its_square() -> None:
     planes[0, 0] = bits(0, 15, 63)
     planes[0, 13 + 5] = bits(10)
     columns = load_rows(TINY, {"planes": planes}, CPU)
-    pictures = encode(TINY, columns).pictures
+    pictures = encode(TINY, columns).planes
     assert pictures[0, 0].nonzero().tolist() == [[0, 0], [1, 7], [7, 7]]
     assert legal_labels(columns["planes"])[0].nonzero().tolist() == [[5 * 64 + 10]]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import model
 from pipeline.board.ask import SIMULATIONS
-from pipeline.board.game import rating_in
+from pipeline.board.game import read_rating
 from pipeline.board.scores import (
     BLUNDER,
     WEIGHTS,
@@ -74,7 +74,7 @@ def measure(positions: Path, dump: str, split: str, count: int) -> tuple[NDArray
     for number in numbers:
         game = chess.pgn.read_game(io.StringIO(texts[number].decode()))
         assert game is not None
-        rated = rating_in(game.headers, "white") and rating_in(game.headers, "black")
+        rated = read_rating(game.headers, "white") and read_rating(game.headers, "black")
         if rated and used < count and has_scores(game):
             used += 1
             rows += [[*row, number] for row in game_rows(game, player, rng)]
@@ -93,7 +93,7 @@ def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> li
     for ply in sorted(rng.permutation(len(nodes))[:MOVES].tolist()):
         board = nodes[ply].parent.board()
         own, other = (
-            rating_in(game.headers, chess.COLOR_NAMES[board.turn ^ side]) for side in (0, 1)
+            read_rating(game.headers, chess.COLOR_NAMES[board.turn ^ side]) for side in (0, 1)
         )
         choice = player.choose(board, temperature=0, rating=own, opponent_rating=other)
         policy = choice.probabilities

@@ -27,7 +27,7 @@ from pipeline.executors.local import LocalEngine
 from pipeline.samples.shipped import EMBEDDED
 
 POINTS = 10
-"""Loss of winning chance, in percent, from which on a mistake is confirmed."""
+"""Minimum loss of winning chance, in percent, that confirms a mistake."""
 
 
 def read_games(path: str, player: str) -> Iterator[chess.pgn.Game]:

@@ -30,7 +30,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.evaluation.report import PositionFilter, report
 from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
 from pipeline.finetune.loop import finetune
-from pipeline.finetune.stages import write_seed
+from pipeline.finetune.stages import write_supervised
 from pipeline.finetune.strength import strength
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -162,7 +162,7 @@ def test_a_seed_keeps_its_search_correction_if_its_value_is_not_rescaled(
     figures = {"value_factor": factor, "value_brier": 0.2, f"{CALIBRATED}value_brier": 0.2}
     monkeypatch.setattr("model.training.monitor.validate", lambda *given: figures)
     monkeypatch.setattr("pipeline.finetune.stages.open_validation", lambda *given: lambda: ())
-    write_seed(tmp_path / "net", [], tmp_path / "seed", {"generation": 0})
+    write_supervised(tmp_path / "net", [], tmp_path / "seed", {"generation": 0})
     seed = read_card(tmp_path / "seed")
     assert (seed["calibration"]["factor"], "human_search" in seed) == (factor, factor == 1.0)
 

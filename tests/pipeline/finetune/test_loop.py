@@ -91,7 +91,7 @@ def test_the_order_of_stages_and_the_reasons_of_verdicts(made: Path, tmp_path: P
         2: "not better than the best",
         3: "undecided against the best",
         4: "human top-1 fell from 0.4000 to 0.3800, more than 0.015",
-        5: "loses to the seed",
+        5: "loses to the supervised network",
         6: "training failed: the loss is not finite",
         7: "Elo +40 [-10, +90] in 100 games: no significant gain over the control",
     }.items():

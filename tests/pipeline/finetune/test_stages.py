@@ -59,7 +59,7 @@ def context(sources: tuple[Path, Path], tmp_path: Path) -> StageContext:
         folder=tmp_path,
         candidate=sources[0],
         best=sources[0],
-        seed=sources[0],
+        supervised=sources[0],
         buffer=(),
         human=(sources[1],),
         config=LOOP,

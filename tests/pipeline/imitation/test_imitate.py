@@ -84,11 +84,13 @@ def write(games: Iterable[chess.pgn.Game]) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def _two_folds() -> Iterator[None]:
     """Train two small networks fast, not four, and try two shares, to save time."""
-    recipe = tune.recipe
+    config = tune.training_config
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "FOLDS", 2)
         patch.setattr(tune, "SHARES", (0.5, 1.0))
-        patch.setattr(tune, "recipe", lambda rows: replace(recipe(rows), learning_rate=0.02))
+        patch.setattr(
+            tune, "training_config", lambda rows: replace(config(rows), learning_rate=0.02)
+        )
         yield
 
 

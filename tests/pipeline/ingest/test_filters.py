@@ -17,7 +17,7 @@ import pytest
 from pipeline.dataset.hashing import splitmix64
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.filters import GAME_FILTERS, ROW_FILTERS, Filters, active
+from pipeline.ingest.filters import GAME_FILTERS, ROW_FILTERS, Filters, list_active
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
 
@@ -264,4 +264,4 @@ def test_mixing_is_splitmix64() -> None:
 def test_every_setting_is_a_row_of_the_table() -> None:
     rows = (*GAME_FILTERS, *ROW_FILTERS)
     assert {row.setting for row in rows} == {field.name for field in fields(Filters)}
-    assert active(rows, Filters()) == active(rows, Filters(speeds=[])) == []  # type: ignore[arg-type]
+    assert list_active(rows, Filters()) == list_active(rows, Filters(speeds=[])) == []  # type: ignore[arg-type]

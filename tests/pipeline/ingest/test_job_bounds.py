@@ -12,7 +12,7 @@ from engine.jit_cache import NUMBA_VARIABLE, OWN_VARIABLE, key_cache_by_sources
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
-from pipeline.ingest.data_card import COUNTED, GameCounts
+from pipeline.ingest.data_card import COUNTED_COLUMNS, GameCounts
 from pipeline.ingest.job import ingest
 from pipeline.storage.job_folder import DATASET, JobFolder
 from tests.pipeline.datasets import content, games, random_game
@@ -67,7 +67,11 @@ def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch
         ratings = dict.fromkeys(("white_elo", "black_elo", "plies"), nothing)
         counts.add(
             pa.table(
-                {**dict.fromkeys(COUNTED, tags), **ratings, "dropped": pa.nulls(3, pa.string())}
+                {
+                    **dict.fromkeys(COUNTED_COLUMNS, tags),
+                    **ratings,
+                    "dropped": pa.nulls(3, pa.string()),
+                }
             )
         )
     assert len(counts.values["termination"]) <= 4

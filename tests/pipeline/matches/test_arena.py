@@ -181,7 +181,7 @@ def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
         ("uniform uci:/no/engine --nodes 1", "cannot be started as a UCI engine"),
         ("uniform uci:stockfish", "needs a limit"),
         ("uniform hand-written --games 3", "--games must be a multiple of 2"),
-        ("uniform hand-written --tc 0/60", "is not a clock"),
+        ("uniform hand-written --tc 0/60", "is not a time control"),
         ("uniform hand-written --tc 1+1 --movetime 10", "a time per move or a clock, not both"),
         ("uniform,hash=3 hand-written", "has no option hash"),
         ("uniform,c_puct=much hand-written", "c_puct: input should be a valid number"),
