@@ -1,3 +1,4 @@
+# make install   only the installation
 # make run    everything on the embedded sample: dump -> positions -> checkpoint -> report
 # make ui     Dagster's web UI on http://127.0.0.1:3000
 # make play   the board in the browser on http://127.0.0.1:8000: play, ask, review; BOARD=8001 for another port
@@ -28,7 +29,12 @@ export DAGSTER_HOME := $(CURDIR)/dagster_home
 # Each command starts several processes, and without .pyc files each of them compiles torch's modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run ui play ui-postgres docs test test-slow test-lowest check kernels format pictures clean
+.PHONY: install help run ui play ui-postgres docs test test-slow test-lowest check kernels format pictures clean
+
+install: $(READY)
+
+help:
+	@grep '^# make ' Makefile | cut -c 3-
 
 run: $(READY)
 	$(BIN)/fianchetto warmup

@@ -61,6 +61,8 @@ def _ingest_and_read() -> None:
     from engine.encoding.attacks import attack_planes
     from engine.evaluation.move_features import legal_move_features
     from pipeline.dataset.batches import Batches
+    from pipeline.dataset.files.columns import PLANE_FORMATS
+    from pipeline.dataset.files.stored_planes import pack
     from pipeline.evaluation.charts import board_of
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
@@ -71,12 +73,13 @@ def _ingest_and_read() -> None:
         folder = Path(name)
         plain = folder / "games.pgn"
         plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
-        config = IngestConfig(test_share=0.0, val_share=0.0)
         # Text from an archive has another array type than text from a plain file.
-        for kind, dump in (("plain", plain), ("archive", SAMPLE_DUMP)):
-            ingest([str(dump)], folder / kind, config, workers=1)
-        planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
-    legal_move_features(planes), attack_planes(planes)
+        for form, dump in zip(PLANE_FORMATS, (plain, SAMPLE_DUMP), strict=True):
+            config = IngestConfig(planes=form, test_share=0.0, val_share=0.0)
+            ingest([str(dump)], folder / form, config, workers=1)
+            batch = next(Batches([folder / form], "train", batch_size=1).from_step(0))
+    planes = batch["planes"]
+    pack(planes, batch), legal_move_features(planes), attack_planes(planes)
     board_of(planes[0], castling=0, ep_file=255, ply=0)  # reports draw boards with it
 
 

@@ -35,7 +35,10 @@ def test_nothing_compiles_after_a_warmup(tmp_path: Path) -> None:
     sample = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
     quiet = run("ingest", str(sample), "--out", str(tmp_path / "positions"), "--workers", "1")
     quiet += run("uci", typed="isready\nposition startpos\ngo nodes 50\nquit\n")
-    network, rows = str(tmp_path / "network"), ["--positions", str(tmp_path / "positions")]
-    quiet += run("train", *rows, "--steps", "2", "--preset", "fianchetto-xs", "--out", network)
-    quiet += run("report", *rows, "--checkpoint", network, "--limit", "200")
+    compact = ("--planes", "compact", "--out", str(tmp_path / "compact"))
+    quiet += run("ingest", str(sample), *compact, "--workers", "1")
+    for form in ("positions", "compact"):
+        network, rows = str(tmp_path / f"net-{form}"), ["--positions", str(tmp_path / form)]
+        quiet += run("train", *rows, "--steps", "2", "--preset", "fianchetto-xs", "--out", network)
+        quiet += run("report", *rows, "--checkpoint", network, "--limit", "200")
     assert "compiling" not in quiet
