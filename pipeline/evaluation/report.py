@@ -39,7 +39,7 @@ from pipeline.evaluation.measure import (
 )
 from pipeline.evaluation.measure import PositionFilter as PositionFilter
 from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
-from pipeline.training.train import count_positions, list_datasets
+from pipeline.training.train import describe_trainings, list_datasets
 
 if TYPE_CHECKING:
     import polars as pl
@@ -287,7 +287,7 @@ def _measure(
         "seen_in_training": _seen_in_training(card, source.dataset, source.split),
         "preset": card["preset"]["name"],
         "step": card["step"],
-        "trained_on_positions": count_positions(card),
+        "trainings": describe_trainings(card),
         "trained_on": list(dict.fromkeys(one["name"] for one in list_datasets(card["data"]))),
         "details": {
             "boards": source.read_boards(table, SECTIONS),

@@ -70,6 +70,14 @@ def list_datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [*data.get("datasets", []), *(list_datasets(before["data"]) if before else [])]
 
 
+def describe_trainings(card: dict[str, Any]) -> str:
+    """Describe what a network was trained on, the newest run first, with repetitions."""
+    names = ", ".join(dict.fromkeys(one["name"] for one in card["data"].get("datasets", [])))
+    text = f"{card['positions']:,} positions of {names or 'unknown data'}"
+    before = card["data"].get("start")
+    return f"{text}, and before on {describe_trainings(before)}" if before else text
+
+
 def count_positions(card: dict[str, Any]) -> int:
     """Count the positions a network was trained on, with repetitions and earlier runs."""
     before = card["data"].get("start")

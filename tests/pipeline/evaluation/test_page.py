@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from model.network.presets import preset
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import SECTIONS, PositionFilter, choose_rows
@@ -191,9 +192,11 @@ def test_without_boards_there_is_no_caption(found: dict[str, Any]) -> None:
 
 
 def test_boards_come_from_every_rating_band_and_from_different_games() -> None:
-    """Nine bands share twelve boards; each game and each position is shown once."""
+    """Nine bands share twelve boards; each game and each position is shown once. Rows of unknown
+    rating, in a band of their own, are not shown."""
     number = np.arange(180)
-    columns = {"band": number % 9, "nll": number / 10, "rank": np.where(number < 170, 2, 1)}
+    columns = {"band": number % 10, "nll": number / 10, "rank": np.where(number < 170, 2, 1)}
+    columns["elo"] = np.where(columns["band"] == 9, BATCH_SENTINELS["elo"], 1500)
     table = pl.DataFrame(columns | {"game": number // 2, "key": number % 150})
     chosen = table[choose_rows(table, SECTIONS["disagreement"])]
     assert chosen["band"].to_list() == [0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8]
