@@ -194,10 +194,17 @@ def test_without_boards_there_is_no_caption(found: dict[str, Any]) -> None:
 def test_boards_come_from_every_rating_band_and_from_different_games() -> None:
     """Nine bands share twelve boards; each game and each position is shown once. Rows of unknown
     rating, in a band of their own, are not shown."""
-    number = np.arange(180)
-    columns = {"band": number % 10, "nll": number / 10, "rank": np.where(number < 170, 2, 1)}
-    columns["elo"] = np.where(columns["band"] == 9, BATCH_SENTINELS["elo"], 1500)
-    table = pl.DataFrame(columns | {"game": number // 2, "key": number % 150})
+    number = np.arange(200)
+    is_known = number < 180
+    columns = {
+        "band": np.where(is_known, number % 9, 9),
+        "elo": np.where(is_known, 1500, BATCH_SENTINELS["elo"]),
+        "nll": number / 10,
+        "rank": np.where((number < 170) | ~is_known, 2, 1),
+    }
+    table = pl.DataFrame(
+        columns | {"game": number // 2, "key": np.where(is_known, number % 150, number)}
+    )
     chosen = table[choose_rows(table, SECTIONS["disagreement"])]
     assert chosen["band"].to_list() == [0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8]
     assert chosen["rank"].to_list() == [2] * 12
