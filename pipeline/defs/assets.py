@@ -108,6 +108,15 @@ def positions(
     )
 
 
+# Materialized alone, positions would be confirmed with a warning that the dump is not materialized.
+build_positions = dg.define_asset_job(
+    "build_positions",
+    [dump, positions],
+    description="Turn one dump into positions. Without options, existing positions keep their "
+    "settings.",
+)
+
+
 @dg.asset(
     deps=[positions],
     group_name="datasets",

@@ -85,7 +85,7 @@ def test_the_asset_checks() -> None:
 def test_jobs_schedules_and_sensors() -> None:
     found = definitions()
     jobs = {job.name: job for job in found.resolve_all_job_defs() if job.name != "__ASSET_JOB"}
-    assert set(jobs) == {"first_network", "verify"}
+    assert set(jobs) == {"build_positions", "first_network", "verify"}
     automatic = [*(found.sensors or []), *(found.schedules or [])]
     assert all(each.description for each in (*jobs.values(), *automatic))
     running = {each.name for each in automatic if each.default_status.value == "RUNNING"}

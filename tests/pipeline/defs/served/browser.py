@@ -114,14 +114,15 @@ def launch(
     config: str = "",
     partition: str = "",
     keep: Callable[[bytes], None] = lambda taken: None,
+    folder: str = "assets",
 ) -> str:
-    """Press Materialize on the page of an asset, choose the partition or write the configuration,
-    and return the run's id.
+    """Press Materialize on the page of an asset or a job, choose the partition or write the
+    configuration, and return the run's id.
 
     `keep` gets a picture of the launchpad.
     """
     before = newest(server)
-    go(page, server, f"/assets/{asset}", asset)
+    go(page, server, f"/{folder}/{asset}", asset)
     if partition:
         page.get_by_role("button", name="Materialize").first.click()
         visible(page, "Select a partition or create one").click()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.defs.resources import parse_key
+from pipeline.defs.ui import LOCATION
 from tests.pipeline.defs.served.browser import go, launch, shown_pictures, visible
 from tests.pipeline.defs.served.server import Server
 
@@ -41,7 +42,8 @@ def take_first_hour(
         assert time.monotonic() - dropped < 60, f"{key} is not listed within a minute"
         page.wait_for_timeout(2000)
     keep("dump-listed.png", page.screenshot(clip={"x": 0, "y": 0, "width": WIDTH, "height": 480}))
-    server.ended(launch(page, server, "positions", partition=key))
+    jobs = f"locations/{LOCATION}/jobs"
+    server.ended(launch(page, server, "build_positions", partition=key, folder=jobs))
     go(page, server, f"/assets/positions?view=partitions&partition={key}", "sample_of_positions")
     assert shown_pictures(page, "sample_of_positions") == [165] * 6
     assert shown_pictures(page, "elo")[0] > 370
