@@ -1,3 +1,4 @@
 """From a PGN dump to shards, batches, a trained network and its report."""
 
-import engine  # noqa: F401 - sets Numba's cache folder, so it must come before the first import of Numba
+# sets Numba's cache folder, so it must come before the first import of Numba
+import engine  # noqa: F401

@@ -184,7 +184,8 @@ class AttentionBlock(nn.Module):
         x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
         x_BSC = x_BSC + self.project(self._attend(self.norm1(x_BSC)))
         x_BSC = x_BSC + self.contract(F.gelu(self.expand(self.norm2(x_BSC))))
-        return x_BSC.view(-1, 8, 8, x_BSC.shape[2]).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
+        y_BCYX: Tensor = x_BSC.view(-1, 8, 8, x_BSC.shape[2]).permute(0, 3, 1, 2)
+        return y_BCYX
 
     def _attend(self, x_BSC: Tensor) -> Tensor:
         """Apply multi-head self-attention over the squares, `[B, S, C]`."""

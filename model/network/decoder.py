@@ -214,7 +214,8 @@ class Comparison(nn.Module):
         totals_B1 = powers_M1.new_zeros((rows, 1)).index_add(0, moves.rows, powers_M1)
         mean_BC = mean_BC / totals_B1.clamp(min=1e-9)
         others_MC = self.others(mean_BC).index_select(0, moves.rows)
-        return self.weight(F.relu(self.own(hidden_MC) + others_MC)).squeeze(1)  # type: ignore[no-any-return]
+        correction_M: Tensor = self.weight(F.relu(self.own(hidden_MC) + others_MC)).squeeze(1)
+        return correction_M
 
 
 class MoveHead(nn.Module):

@@ -187,7 +187,8 @@ class Condition(nn.Module):
 
     def forward(self, weights_BN: Tensor) -> tuple[Tensor, ...]:
         """Return a scale and a shift, `[B, C, 1, 1]` each, for each place in the network."""
-        return self.layers(weights_BN)[:, :, None, None].chunk(2 * self.places, 1)  # type: ignore[no-any-return]
+        values_BC11: Tensor = self.layers(weights_BN)[:, :, None, None]
+        return values_BC11.chunk(2 * self.places, 1)
 
 
 def scale_and_shift(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

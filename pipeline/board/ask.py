@@ -106,7 +106,7 @@ def reads_speed(player: Player) -> bool:
 
 
 def name_speed(time_control: str) -> str:
-    """Return Lichess's name of a time control's speed, whose ratings have a scale of their own."""
+    """Return the speed class of a time control; Lichess rates each class separately."""
     base, increment = parse_time_control(time_control or UNTIMED_SPEED)
     return CLASSES[speed_class(np.array([base]), np.array([increment]))[0]]
 
