@@ -37,7 +37,6 @@ help:
 	@grep '^# make ' Makefile | cut -c 3-
 
 run: $(READY)
-	$(BIN)/fianchetto warmup
 	$(BIN)/python -m pipeline.defs.first_network --minutes $(MINUTES)
 
 docs: $(READY)

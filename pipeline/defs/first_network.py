@@ -23,6 +23,7 @@ from pydantic import Field
 import pipeline
 from engine.errors import UserError
 from model.settings import settings
+from pipeline.cli.commands.warmup import compile_kernels
 from pipeline.defs import assets, checks, child
 from pipeline.defs.launchpad.forms import Form, make_form, read_form
 from pipeline.defs.launchpad.options import (
@@ -220,6 +221,8 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
     options = parser.parse_args()
+    _print("compile_kernels ...")
+    compile_kernels(players=False)
     home = Path(pipeline.__file__).resolve().parents[1] / "dagster_home"
     os.environ.setdefault("DAGSTER_HOME", str(home))
     with dg.DagsterInstance.get() as instance:

@@ -1,5 +1,6 @@
 """The command `warmup`."""
 
+import gc
 import multiprocessing
 import tempfile
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
+import chess
 import zstandard
 
 from engine.compiling import compilations
@@ -27,19 +29,21 @@ class Warmup(Common):
         return {"text": "all kernels are compiled"}
 
 
-def compile_kernels(progress: Progress = silent) -> None:
-    """Run every kernel once, so that Numba compiles and caches it.
+def compile_kernels(progress: Progress = silent, players: bool = True) -> None:
+    """Run kernels once, so that Numba compiles and caches them.
 
-    A second process compiles the kernels of players while this one compiles those of datasets.
+    A second process shares the work. Without `players`, the kernels of search and self-play are
+    left out: training and reports do not use them.
     """
     spawn = multiprocessing.get_context("spawn")
     compiled = spawn.Value("i", 0)
-    players = spawn.Process(target=_count_compilations, args=(_play, compiled), daemon=True)
-    players.start()
+    work = _evaluate_and_play if players else _evaluate
+    second = spawn.Process(target=_count_compilations, args=(work, compiled), daemon=True)
+    second.start()
     _count_compilations(_ingest_and_read, compiled, progress)
-    players.join()
-    if players.exitcode:
-        _play()  # raises the error here
+    second.join()
+    if second.exitcode:
+        work()  # raises the error here
 
 
 def _count_compilations(
@@ -52,18 +56,19 @@ def _count_compilations(
             compiled.value += 1
         progress(Tick(compiled.value, None, "kernels"))
 
-    with compilations(count):
-        work()
+    gc.disable()  # compilation allocates much and frees little: collections take a tenth of it
+    try:
+        with compilations(count):
+            work()
+    finally:
+        gc.enable()
 
 
 def _ingest_and_read() -> None:
-    """Ingest a few games of the sample, and read, encode and draw their rows."""
-    from engine.encoding.attacks import attack_planes
-    from engine.evaluation.move_features import legal_move_features
+    """Ingest a few games of the sample, and read and encode their rows."""
     from pipeline.dataset.batches import Batches
     from pipeline.dataset.files.columns import PLANE_FORMATS
     from pipeline.dataset.files.stored_planes import pack
-    from pipeline.evaluation.charts import board_of
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
 
@@ -78,12 +83,23 @@ def _ingest_and_read() -> None:
             config = IngestConfig(planes=form, test_share=0.0, val_share=0.0)
             ingest([str(dump)], folder / form, config, workers=1)
             batch = next(Batches([folder / form], "train", batch_size=1).from_step(0))
-    planes = batch["planes"]
-    pack(planes, batch), legal_move_features(planes), attack_planes(planes)
-    board_of(planes[0], castling=0, ep_file=255, ply=0)  # reports draw boards with it
+    pack(batch["planes"], batch)
 
 
-def _play() -> None:
+def _evaluate() -> None:
+    """Evaluate and draw a position, as training and reports do."""
+    from engine.encoding.attacks import attack_planes
+    from engine.encoding.planes import planes_of
+    from engine.evaluation.handwritten import evaluate
+    from engine.evaluation.move_features import legal_move_features
+    from pipeline.evaluation.charts import board_of
+
+    planes = planes_of([chess.Board()])
+    evaluate(planes), legal_move_features(planes), attack_planes(planes)
+    board_of(planes[0], castling=0, ep_file=255, ply=0)
+
+
+def _evaluate_and_play() -> None:
     """Search for moves, and play games of self-play."""
     from engine.evaluation.evaluator import uniform
     from engine.evaluation.handwritten import evaluate
@@ -91,6 +107,7 @@ def _play() -> None:
     from engine.search import SearchConfig
     from engine.selfplay.generate import SelfPlayConfig, play_games
 
+    _evaluate()
     for evaluator in (evaluate, uniform):  # they return different array types
         warm_up(evaluator)
     for algorithm in ("puct", "gumbel"):
