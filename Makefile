@@ -110,13 +110,12 @@ pictures: $(CHECKED)
 	$(BIN)/python -m tests.pictures --games $(GAMES) --minutes $(MINUTES)
 	$(BIN)/python -m tests.notebook
 
-# torch first, by its pin: whatever depends on it then takes the build that is there. Python compiles
-# the modules that are imported, a part of all.
+# Without its pin, pip would take the newest torch, with gigabytes of CUDA. Python compiles the
+# modules that are imported, a part of all.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile torch==2.13.0 -c constraints.txt
-	$(BIN)/pip install --quiet --no-compile -e ".[onnx]" -c constraints.txt
+	$(BIN)/pip install --quiet --no-compile torch==2.13.0 -e ".[onnx]" -c constraints.txt
 	touch $(READY)
 
 # The tools of tests and checks besides, which `make run` does not wait for.
