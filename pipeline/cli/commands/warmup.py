@@ -9,7 +9,7 @@ from typing import Any
 
 import zstandard
 
-from engine.compiling import compilations
+from engine.compiling import watch_compilations
 from engine.progress import Progress, Tick, silent
 from model.settings import settings
 from pipeline.cli.commands.base import Common
@@ -52,7 +52,7 @@ def _count_compilations(
             compiled.value += 1
         progress(Tick(compiled.value, None, "kernels"))
 
-    with compilations(count):
+    with watch_compilations(count):
         work()
 
 

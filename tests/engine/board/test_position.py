@@ -1,9 +1,9 @@
-"""Positions from hostile FENs, and keys; tests/engine/encoding compares pushes."""
+"""Positions from hostile FENs, and their keys; tests/engine/encoding compares `push`."""
 
 import numpy as np
 import pytest
 
-from engine.board.movegen import legal_key, legal_planes
+from engine.board.movegen import legal_planes, position_key
 from engine.board.position import FenError, from_fen, push, to_fen
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -77,7 +77,7 @@ def key_of(fen: str) -> int:
     """Return a position's key for the repetition rule."""
     position, planes = from_fen(fen), np.zeros(77, dtype=np.uint64)
     legal_planes(position, planes)
-    return int(legal_key(position, planes))
+    return int(position_key(position, planes))
 
 
 def test_keys_differ_exactly_if_positions_differ_for_repetition():

@@ -1,11 +1,12 @@
-"""A slow reference implementation of the search: Python objects and python-chess.
+"""Slow reference implementation of the search, with Python objects and python-chess.
 
-Only the settings are shared with engine.search. PUCT: Silver et al. 2018, with lc0's first-play
-urgency and KataGo's scaling by variance. Gumbel: Danihelka et al. 2022, as in mctx, without noise.
+It shares only the settings with engine.search. PUCT is that of Silver et al. 2018, with lc0's
+first-play urgency and KataGo's scaling by variance. Gumbel is that of Danihelka et al. 2022 and
+mctx, without noise.
 
-A visit in flight counts in the denominators of exploration, and with PUCT as a virtual loss (Segal
+A visit in flight counts in the denominators of exploration and, with PUCT, as a virtual loss (Segal
 2010), but neither in Q(parent) nor in the visited policy. Gumbel's values use finished visits.
-There are no proofs, so positions must not end in mate.
+Nothing is proven, so positions must not end in mate.
 """
 
 import math
@@ -39,7 +40,7 @@ class Node:
     """Every value that was backed up to this node."""
 
     def by_move(self, get: Callable[["Node"], float]) -> np.ndarray:
-        """Return a number of each move's node; 0 if there is no node."""
+        """Return a number of each move's node, or 0 if it has none."""
         children = [self.children.get(index) for index in range(len(self.moves))]
         return np.array([get(child) if child else 0 for child in children])
 
@@ -122,10 +123,10 @@ def puct_choice(node: Node, config: SearchConfig) -> int:
     total = started.sum()
     c = config.c_puct + config.c_factor * math.log((total + 1 + config.c_base) / config.c_base)
     c *= stdev_factor(node, config.c_stdev)
-    charged = (node.values * finished - (started - finished)) / np.maximum(started, 1)
+    with_loss = (node.values * finished - (started - finished)) / np.maximum(started, 1)
     visited_policy = node.priors[finished > 0].sum()
     unvisited = node.value_sum / node.visits - config.fpu_reduction * math.sqrt(visited_policy)
-    scores = np.where(started > 0, charged, unvisited) + node.bias
+    scores = np.where(started > 0, with_loss, unvisited) + node.bias
     scores += c * node.priors * math.sqrt(max(total, 1)) / (1 + started)
     return int(np.where(selectable(node, config), scores, -np.inf).argmax())
 
@@ -151,7 +152,7 @@ def improved(node: Node, config: SearchConfig) -> np.ndarray:
 
 
 def gumbel_choice(node: Node, config: SearchConfig, wanted: int | None) -> int:
-    """Choose by the planned visits at the root, else by the improved policy minus visit shares."""
+    """Choose by the planned visits at the root, else by the improved policy and visit shares."""
     started = node.started
     if wanted is None:
         return int((improved(node, config) - started / (1 + started.sum())).argmax())
@@ -160,7 +161,7 @@ def gumbel_choice(node: Node, config: SearchConfig, wanted: int | None) -> int:
 
 
 def halving(considered: int, simulations: int) -> list[int]:
-    """Plan Sequential Halving: the earlier visits of the move that each simulation selects."""
+    """Plan Sequential Halving: the visits that the move of each simulation has before."""
     if considered <= 1:
         return list(range(simulations))
     rounds, plan, visits, left = math.ceil(math.log2(considered)), [], 0, considered
@@ -239,11 +240,11 @@ def search(
 
     done, ended = 0, False
     while done < simulations and not ended:
-        waiting: list[list[Node]] = []
-        while len(waiting) < config.leaves and done < simulations:
+        in_flight: list[list[Node]] = []
+        while len(in_flight) < config.leaves and done < simulations:
             ended = is_decided(root, done, simulations, config)
             path = descend()
-            if ended or any(path[-1] is other[-1] for other in waiting):
+            if ended or any(path[-1] is other[-1] for other in in_flight):
                 break
             done += 1
             if path[-1].over:
@@ -251,8 +252,8 @@ def search(
                 continue
             for node in path:
                 node.in_flight += 1
-            waiting.append(path)
-        for path in waiting:
+            in_flight.append(path)
+        for path in in_flight:
             for node in path:
                 node.in_flight -= 1
             answer = evaluator(planes_of(path[-1].board)[None])

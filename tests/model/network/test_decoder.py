@@ -54,7 +54,7 @@ def legal_moves() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_logits_legality_and_targets_use_the_presets_vocabulary(row: Preset) -> None:
     """Each legal move has the logit of its index in the vocabulary, and no other move has it."""
     moves, planes = vocabulary(row.moves), rows()["planes"]
-    turned = (planes[:, 12] != 0) & view(row.view).absolute
+    turned = (planes[:, 12] != 0) & view(row.view).is_absolute
     logits = np.random.default_rng(0).normal(size=(400, moves.size)).astype(np.float32)
     ordered = order_by_label(row, torch.from_numpy(logits), to_bytes(planes)).numpy()
     row_m, label_m, piece_m = legal_moves()
