@@ -255,7 +255,7 @@ def is_en_passant_legal(position: Any, planes: Any) -> Any:
 
 @njit(**BORROWING)
 def position_key(position: Any, planes: Any) -> Any:
-    """Return the position's hash for the repetition rule, uint64; `planes` are its uint64[77]."""
+    """Return a position's hash for the repetition rule, uint64; `planes` are its 77 planes."""
     return hash_position(position, U(is_en_passant_legal(position, planes)))
 
 
@@ -270,7 +270,7 @@ def has_no_legal_move(planes: Any) -> Any:
 
 @njit(**BORROWING)
 def count_moves(position: Any, planes: Any) -> Any:
-    """Count the legal moves of planes (uint64[77]), int64; a promoting pawn's step is four."""
+    """Count the legal moves of planes (uint64[77]), int64; a promotion counts as four."""
     moves = U(0)
     for index in range(MOVE_PLANES, MOVE_PLANES + MOVE_TYPES):
         moves += popcount(planes[index])

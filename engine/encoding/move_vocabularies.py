@@ -170,7 +170,7 @@ def vocabulary(name: str) -> Vocabulary:
     return vocabularies()[name]
 
 
-def index_of(
+def find_indices(
     moves: Vocabulary,
     turned_B: NDArray[np.bool_],
     labels_B: NDArray[np.integer],

@@ -150,5 +150,5 @@ def unpack(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def legal_mask(planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which labels are legal, bool[B, 4096], from planes uint64[B, 77]."""
+    """Return the mask of legal labels, bool[B, 4096], from planes uint64[B, 77]."""
     return unpack(planes_BP[:, MOVE_PLANES:]).reshape(len(planes_BP), LABELS).astype(np.bool_)

@@ -180,7 +180,7 @@ def require_columns(needed: tuple[str, ...], columns: Mapping[str, Any], user: s
             )
 
 
-def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
+def encode_last_moves(board: chess.Board, count: int) -> NDArray[np.uint16]:
     """Return the last `count` moves of a board's stack as LAST_MOVES columns, uint16[count].
 
     Missing moves and null moves are NO_LAST_MOVE.

@@ -122,7 +122,7 @@ class LocalSide:
         plays = self.player.play_all(
             [self._convert_request(request) for request in requests], control
         )
-        seconds = self.player.timings.clock() - control.begun
+        seconds = self.player.timings.clock() - control.start_time
         return [PlayResult(play.move, _read_score(play), seconds) for play in plays]
 
     def _convert_request(self, request: MoveRequest) -> Request:

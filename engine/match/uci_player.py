@@ -110,7 +110,7 @@ class UciSide:
             return self._fail(slot, 0.0, "crash", str(error))
         except TimeoutError:
             return self._fail(slot, 0.0, "timeout", "not ready for a new game")
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         question = engine.protocol.play(
             request.board,
             _convert_limit(self.player.limit, request),
@@ -121,20 +121,20 @@ class UciSide:
         try:
             played = future.result(self._timeout(request))
         except TimeoutError:
-            fault, detail = "timeout", f"no move after {time.perf_counter() - begun:.2f} s"
+            fault, detail = "timeout", f"no move after {time.perf_counter() - start_time:.2f} s"
         except chess.engine.EngineTerminatedError as error:
             fault, detail = "crash", str(error)
         except chess.engine.EngineError as error:
             fault, detail = "illegal move", str(error)
         else:
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - start_time
             if played.move and request.board.is_legal(played.move):
                 score = played.info.get("score")
                 mover_score = score.pov(request.board.turn) if score else None
                 return PlayResult(played.move, mover_score, seconds)
             fault, detail = "illegal move", "no move in its answer"
         future.cancel()
-        return self._fail(slot, time.perf_counter() - begun, fault, detail)
+        return self._fail(slot, time.perf_counter() - start_time, fault, detail)
 
     def _prepare_engine(self, slot: int) -> chess.engine.SimpleEngine:
         """Return the engine of a slot, ready for its game, before its clock is started."""

@@ -20,16 +20,16 @@ from engine.search import Root, Search
 
 ASSUMED_MOVES_TO_GO = 40
 """Maximum, and default, of the number of remaining moves among which a clock is divided."""
-HARD_PER_SOFT = 4.0
+HARD_SOFT_RATIO = 4.0
 """Ratio of the hard to the soft bound. A search goes on after the soft bound if the most visited
 move is not the best by value."""
 MAX_CLOCK_SHARE = 0.5
 """Maximum share of the remaining time for one move."""
 MAX_LAST_MOVE_SHARE = 0.8
-"""The same for the last move before a time control."""
+"""Maximum share of the remaining time for the last move before a time control."""
 RESERVED_MOVES = 100
 """Number of moves whose overhead, minus their increments, is kept in reserve."""
-DECAY_PER_ROUND = 0.9
+ESTIMATE_DECAY = 0.9
 """Factor by which the longest round decays at each round, and other estimates at each move."""
 MIN_ROUNDS = 16
 """Rounds for which a move should have time; fewer leaves per batch make rounds shorter."""
@@ -52,7 +52,7 @@ class Limits:
     """Time limits of a move, in seconds."""
 
     movetime: float | None = None
-    """Seconds to think, neither more nor less."""
+    """Time for the move, neither more nor less."""
     left: float | None = None
     """Time left on the mover's clock; some match runners send negative ones."""
     increment: float = 0.0
@@ -107,14 +107,14 @@ def _divide_time_left(limits: Limits, left: float, overhead: float) -> tuple[flo
     is_scarce = reserve > left / 2
     shared = left - min(reserve, left / 2) + (increment - min(overhead, increment)) * (moves - 1)
     soft = min(max(shared / moves, 0.0), maximum)
-    return soft, soft if is_scarce else min(HARD_PER_SOFT * soft, maximum)
+    return soft, soft if is_scarce else min(HARD_SOFT_RATIO * soft, maximum)
 
 
 class MoveControl:
     """Control of a move in progress by the caller, also from another thread."""
 
-    def __init__(self, begun: float) -> None:
-        self.begun = begun
+    def __init__(self, start_time: float) -> None:
+        self.start_time = start_time
         """Time of the request, by the player's clock."""
         self.stopped = False
         """Whether the player must answer now."""
@@ -151,9 +151,9 @@ class Timings:
         """Initialize the estimates by the faster of two evaluations of one position."""
         seconds = []
         for _ in range(2):
-            begun = self.clock()
+            start_time = self.clock()
             evaluator(planes_BP)
-            seconds.append(self.clock() - begun)
+            seconds.append(self.clock() - start_time)
         self.evaluation_seconds = self.fastest_evaluation = self.longest_round = min(seconds)
 
     def observe(self, rows: int, seconds: float) -> None:
@@ -165,21 +165,21 @@ class Timings:
     def decay_estimates(self) -> None:
         """Lower the estimates after a move without evaluation, as the machine may be idle again."""
         self.evaluation_seconds = max(
-            DECAY_PER_ROUND * self.evaluation_seconds, self.fastest_evaluation
+            ESTIMATE_DECAY * self.evaluation_seconds, self.fastest_evaluation
         )
-        self.slowest_batch = max(DECAY_PER_ROUND * self.slowest_batch, self.fastest_evaluation)
+        self.slowest_batch = max(ESTIMATE_DECAY * self.slowest_batch, self.fastest_evaluation)
 
     def record_move(self, limits: Limits, ply: int, control: MoveControl) -> None:
         """Record the time that the clock should show at `ply`, to measure the lag."""
         if limits.left is not None:
-            spent = self.clock() - control.begun
+            spent = self.clock() - control.start_time
             self._expected[ply % 2] = ply, limits.left - spent + limits.increment
 
     def make_budget(self, limits: Limits, ply: int, overhead: float) -> Budget:
         """Return the time for a move at `ply`, less the lag and the time of the slowest batch."""
         expected_ply, expected = self._expected.get(ply % 2, (-1, 0.0))
         if limits.left is not None and expected_ply == ply:
-            self.lag = max(min(expected - limits.left, MAX_LAG_SECONDS), DECAY_PER_ROUND * self.lag)
+            self.lag = max(min(expected - limits.left, MAX_LAG_SECONDS), ESTIMATE_DECAY * self.lag)
         overhead = max(overhead, self.lag)
         budget = divide_clock(limits, overhead)
         if limits.left is None or budget.soft is None or budget.hard is None:
@@ -191,7 +191,7 @@ class Timings:
         """Return the seconds left until a bound of the budget; infinity without a bound."""
         if bound is None or control.is_clock_paused:
             return inf
-        return control.begun + bound - self.clock()
+        return control.start_time + bound - self.clock()
 
     def choose_leaves(self, budget: Budget, maximum: int) -> int:
         """Return the number of leaves per batch, at most `maximum`, for MIN_ROUNDS rounds."""
@@ -231,7 +231,7 @@ class MoveTimer:
         """Record the end of a round; return whether to stop the search."""
         now = self._timings.clock()
         self._timings.longest_round = max(
-            now - self._last, DECAY_PER_ROUND * self._timings.longest_round
+            now - self._last, ESTIMATE_DECAY * self._timings.longest_round
         )
         self._last = now
         is_due = not self._control.is_clock_paused and self._is_due(now)
@@ -242,7 +242,7 @@ class MoveTimer:
         """Return whether another round could end too late, or the move is decided."""
         if self._budget.hard is None or self._budget.soft is None:
             return False
-        if now - self._control.begun + self._timings.longest_round > self._budget.hard:
+        if now - self._control.start_time + self._timings.longest_round > self._budget.hard:
             return True
         if self._budget.is_exact or now < self._next_probe:
             return False
@@ -257,7 +257,7 @@ class MoveTimer:
         Until the soft bound, this means that the most visited move cannot be overtaken; afterwards,
         that it is also the best by value.
         """
-        spent = now - self._control.begun
+        spent = now - self._control.start_time
         if spent < MIN_SOFT_SHARE * soft or root.simulations <= self._before:
             return False  # without simulations, the speed is unknown
         second, first = np.partition(root.visits, -2)[-2:]

@@ -57,7 +57,7 @@ class Style:
     seed: int = 0
     """Random seed of searches and sampled moves."""
     evaluates_root: bool = False
-    """Evaluate the root of a new tree with all columns, unlike other nodes (planes alone)."""
+    """Evaluate the root of a new tree with all columns; other nodes by planes alone."""
     overhead: float = 0.0
     """Seconds lost outside the player per timed move."""
 
@@ -74,7 +74,7 @@ class Request:
     allowed: Sequence[chess.Move] = ()
     """Legal moves to choose from; empty for all."""
     simulations: int = 0
-    """Maximum simulations; 0 for as many as time allows, or as the style has without time limit."""
+    """Maximum simulations; 0 for as many as time allows or, without a time limit, the style's."""
     leaves: int = 0
     """Leaves per batch; 0 for as many as time and style allow."""
     lines: int = 1
@@ -165,14 +165,14 @@ class Player:
         timings, doubles = self.timings, self._double_single_rows
 
         def measured(planes_BP: NDArray[np.uint64], columns: Any = None) -> Answer:
-            begun, rows = timings.clock(), len(planes_BP)
+            start_time, rows = timings.clock(), len(planes_BP)
             if doubles and rows == 1:
                 planes_BP = np.repeat(planes_BP, 2, axis=0)
                 columns = columns and {
                     name: np.repeat(values, 2, 0) for name, values in columns.items()
                 }
             answer = network(planes_BP, columns) if columns else evaluator(planes_BP)
-            timings.observe(rows, timings.clock() - begun)
+            timings.observe(rows, timings.clock() - start_time)
             return answer[0][:rows], answer[1][:rows]
 
         measured.columns = getattr(evaluator, "columns", {})  # type: ignore[attr-defined]

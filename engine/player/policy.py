@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from engine.board.position import castling_bits, en_passant_file, from_board
 from engine.encoding.planes import label_of, planes_of
-from engine.encoding.views import LAST_MOVES, last_moves_of
+from engine.encoding.views import LAST_MOVES, encode_last_moves
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
@@ -93,7 +93,7 @@ def read_columns(
             "ep_file": en_passant_file(position),
             "halfmove": min(board.halfmove_clock, MAX_HALFMOVE),
         }
-        row |= zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)), strict=True)
+        row |= zip(LAST_MOVES, encode_last_moves(board, len(LAST_MOVES)), strict=True)
         rows.append(row | condition.columns())
     names = [name for name in unknown_values if any(name in row for row in rows)]
     return {

@@ -157,10 +157,10 @@ class GameState:
         """Drop the position, so that `go` plays no move until the next valid one."""
         self.board, self._start, self._words, self._base = None, "", [], None
 
-    def record_clock(self, go: Go) -> float | None:
-        """Return the most seconds that the mover had at a `go` of this game; None without a clock.
+    def estimate_base_time(self, go: Go) -> float | None:
+        """Return the base time of the game's clock, in seconds; None if `go` has no clock.
 
-        This is nearly the base time of the game's clock.
+        It is estimated as the most time that the mover had at a `go` of this game.
         """
         left = None if self.board is None else go.limits(self.board.turn == chess.WHITE).left
         if left is not None:

@@ -166,7 +166,7 @@ class Engine:
 
     def _go(self, arguments: str) -> None:
         """Queue a `go`; stop a running one, which is answered before."""
-        begun, go = self._clock(), commands.parse_go(arguments)
+        start_time, go = self._clock(), commands.parse_go(arguments)
         for problem in go.problems:
             self._note(problem)
         self._report_compiling()
@@ -174,9 +174,9 @@ class Engine:
             self._note("go while thinking: the previous search is stopped")
             self._go_job.stop()
         board = self._game.board and self._game.board.copy()
-        base = self._game.record_clock(go)
+        base = self._game.estimate_base_time(go)
         job = self._go_job = GoJob(
-            go, self._options, board, base, begun, self._write_line, self._clock
+            go, self._options, board, base, start_time, self._write_line, self._clock
         )
 
         def think() -> None:
@@ -186,7 +186,7 @@ class Engine:
                 else:
                     job.answer(self._player, self._debugging)
             finally:
-                job.over.set()
+                job.finished.set()
 
         self._tasks.put(think)
 
@@ -272,7 +272,7 @@ class Engine:
         if self._go_job is not None and not self._go_job.is_bounded:
             self._go_job.stop()
         while not (
-            self._go_job is None or self._go_job.over.wait(POLL_SECONDS) or self._output_error
+            self._go_job is None or self._go_job.finished.wait(POLL_SECONDS) or self._output_error
         ):
             pass
 

@@ -32,26 +32,26 @@ class GoJob(MoveControl):
         options: Options,
         board: chess.Board | None,
         base: float | None,
-        begun: float,
-        say: Callable[[str], None],
+        start_time: float,
+        write_line: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        """Create the task of a `go` received at time `begun`.
+        """Create the task of a `go` received at time `start_time`.
 
         `board` is a copy of the game, or None if the last position was rejected. `base` is the base
         time of the game's clock, in seconds, if known.
         """
-        super().__init__(begun)
+        super().__init__(start_time)
         self.go, self.options, self.board, self.base = go, options, board, base
         self.pondering = go.ponder
         self.answered = False
-        self.over = threading.Event()
+        self.finished = threading.Event()
         """Set after `bestmove` was written; `answered` is set before that, for an early `go`."""
-        self._write_line, self._clock = say, clock
+        self._write_line, self._clock = write_line, clock
         self._wake = threading.Event()
         self._depth = 0
         self._interval = FIRST_REPORT_SECONDS
-        self._next_report, self._next_probe = begun + FIRST_REPORT_SECONDS, 0.0
+        self._next_report, self._next_probe = start_time + FIRST_REPORT_SECONDS, 0.0
 
     @property
     def is_clock_paused(self) -> bool:
@@ -78,7 +78,7 @@ class GoJob(MoveControl):
 
     def ponderhit(self, now: float) -> None:
         """Start the mover's clock: the opponent played the expected move."""
-        self.begun = now
+        self.start_time = now
         self.pondering = False
         self._wake.set()
 
@@ -186,7 +186,7 @@ class GoJob(MoveControl):
     def _report(self, play: Play) -> None:
         """Write `info` lines with a depth that never decreases during a search."""
         self._depth = max(self._depth, len(play.moves[0].variation))
-        options, seconds = self.options, self._clock() - self.begun
+        options, seconds = self.options, self._clock() - self.start_time
         for line in format_play(play, self._depth, seconds, options.multipv, options.show_wdl):
             self._write_line(line)
 

@@ -24,7 +24,12 @@ from torch import Tensor, nn
 
 from engine.board.movegen import MOVE_PLANES, MOVE_TYPES
 from engine.board.position import PAWN
-from engine.encoding.move_vocabularies import NO_MOVE_INDEX, UNDER_PROMOTIONS, index_of, vocabulary
+from engine.encoding.move_vocabularies import (
+    NO_MOVE_INDEX,
+    UNDER_PROMOTIONS,
+    find_indices,
+    vocabulary,
+)
 from engine.encoding.planes import LABELS, TURN_PLANE, steps
 from engine.encoding.views import view
 from model.network.blocks import ACTIVATIONS, Float32, Norm, board_mean, conv3
@@ -74,7 +79,7 @@ def index_labels(
     moves = vocabulary(preset.moves)
     if promotions_B is None or not moves.under_promotions:
         promotions_B = np.zeros(len(labels_B), dtype=np.int64)
-    index_B = index_of(moves, np.zeros(len(labels_B), np.bool_), labels_B, promotions_B)
+    index_B = find_indices(moves, np.zeros(len(labels_B), np.bool_), labels_B, promotions_B)
     places_A: NDArray[np.int64] = np.argsort(label_order(preset.moves))
     return places_A[index_B]
 

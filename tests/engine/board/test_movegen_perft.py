@@ -61,16 +61,16 @@ def check(table: str, names: int, part: int = 0, parts: int = 1, **limits: int) 
     assert [(row, count) for row, count in counts if count != row.nodes] == []
 
 
-def test_tricky_positions():
+def test_perft_of_tricky_positions():
     check("tricky", 13)
 
 
-def test_random_positions_quickly():
+def test_perft_of_random_positions_at_low_depths():
     check("random", 6838, nodes=QUICK_NODES)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_random_positions_whole(part: int):
+def test_perft_of_random_positions_at_all_depths(part: int):
     check("random", 6838, part, PARTS, depth=SLOW_DEPTH)

@@ -55,14 +55,14 @@ def assert_same(fen: str) -> int:
     return found
 
 
-def test_positions_of_random_games_equal_those_of_python_chess() -> None:
+def test_random_games_agree_with_python_chess() -> None:
     fens = play_randomly(20, 120)
     assert len(fens) > 1_600
     for row, fen in enumerate(fens):
         assert_same(fen if row % 4 else " ".join(fen.split()[:4]))
 
 
-def test_damaged_fens_have_the_same_result_as_in_python_chess() -> None:
+def test_damaged_fens_agree_with_python_chess() -> None:
     rng, letters = random.Random(3), "pnbrqkPNBRQK12345678/-wb KQkqahAHx36~\0é"
     seen = {VALID: 0, MALFORMED: 0, UNPLAYABLE: 0, CHESS960: 0}
     for fen in play_randomly(60, 60):
@@ -93,5 +93,5 @@ def test_damaged_fens_have_the_same_result_as_in_python_chess() -> None:
         ("4k3/8/8/8/8/8/8/4K3 w - - 0", MALFORMED),
     ],
 )
-def test_odd_fens(fen: str, wanted: int) -> None:
+def test_unusual_fens(fen: str, wanted: int) -> None:
     assert assert_same(fen) == wanted

@@ -10,7 +10,7 @@ import pytest
 from engine.encoding.move_vocabularies import (
     MoveIndexError,
     UnknownVocabularyError,
-    index_of,
+    find_indices,
     vocabulary,
 )
 from tests.engine import oracle
@@ -71,7 +71,7 @@ def test_every_legal_move_has_an_index_and_round_trips(name: str, absolute: bool
     label_m, promotion_m, black_m, expected_m = np.array(rows)[number_m].T
     moves = vocabulary(name)
     turned_m = black_m.astype(bool) & absolute
-    index_m = index_of(moves, turned_m, label_m, promotion_m)
+    index_m = find_indices(moves, turned_m, label_m, promotion_m)
     assert np.array_equal(index_m, expected_m)
 
     movers_m = np.where(turned_m, moves.turned[index_m], index_m)
@@ -108,6 +108,8 @@ def test_the_error_names_a_move_outside_the_vocabulary() -> None:
     for name, label, promotion in moves:
         problem = rf"label {label} .* promotion {promotion} .*{name}"
         with pytest.raises(MoveIndexError, match=problem):
-            index_of(vocabulary(name), np.array([False]), np.array([label]), np.array([promotion]))
+            find_indices(
+                vocabulary(name), np.array([False]), np.array([label]), np.array([promotion])
+            )
     with pytest.raises(UnknownVocabularyError, match="did you mean 'az4672'"):
         vocabulary("az4627")

@@ -146,7 +146,7 @@ class Comparison:
 
 
 @pytest.mark.parametrize(("relative", "wanted", "part"), CASES)
-def test_positions_of_real_games(relative: str, wanted: int, part: int) -> None:
+def test_real_games_agree_with_python_chess(relative: str, wanted: int, part: int) -> None:
     comparison = Comparison(SLOW_INTERVAL)
     used = 0
     for game in games_of(relative, wanted, part, PARTS):
@@ -181,9 +181,7 @@ STARTS = [
 
 @settings(max_examples=40)
 @given(st.sampled_from(STARTS), st.integers(0, 2**32), st.integers(0, 120))
-def test_positions_of_random_games_equal_those_of_python_chess(
-    fen: str, seed: int, plies: int
-) -> None:
+def test_random_games_agree_with_python_chess(fen: str, seed: int, plies: int) -> None:
     comparison, board, random = Comparison(8), chess.Board(fen), Random(seed)
     for _ in range(plies):
         comparison.check(board, from_board(board))

@@ -18,7 +18,7 @@ from engine.encoding.views import (
     apply_labels,
     apply_view,
     counters,
-    last_moves_of,
+    encode_last_moves,
     view,
 )
 from tests.conftest import shared_data
@@ -39,7 +39,7 @@ FENS = (
 def rows(boards: list[chess.Board]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the stored planes of boards and the other columns."""
     positions = [from_board(board) for board in boards]
-    moves_BH = np.stack([last_moves_of(board, len(MOVES)) for board in boards])
+    moves_BH = np.stack([encode_last_moves(board, len(MOVES)) for board in boards])
     columns = {
         "castling": np.array([int(castling_bits(position)) for position in positions], np.uint8),
         "ep_file": np.array([int(en_passant_file(position)) for position in positions], np.uint8),

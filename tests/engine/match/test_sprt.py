@@ -60,7 +60,7 @@ def test_ratios_are_those_of_fastchess(
     assert llr(counts, config) == pytest.approx(expected, abs=0.006)
 
 
-def test_the_ratio_of_one_sided_results_is_as_worked_by_hand() -> None:
+def test_the_ratio_of_one_sided_results_is_as_computed_by_hand() -> None:
     # With only wins, the likeliest distribution with score s wins with probability s, so that each
     # pair adds log(s1 / s0).
     by_hand = 104 * math.log(score_from_elo(50) / 0.5)

@@ -58,11 +58,11 @@ def play_game(
     fewest, calls = left, []
     for move in range(MOVES):
         evaluator.busy = move > 3
-        begun, before = evaluator.clock.now, evaluator.calls
+        start_time, before = evaluator.clock.now, evaluator.calls
         request = Request(board=board, limits=Limits(left=left, increment=increment), game=seed)
-        board.push(player.play(request, MoveControl(begun)).move)
+        board.push(player.play(request, MoveControl(start_time)).move)
         evaluator.clock.now += random.uniform(lag / 2, lag)  # between program and player
-        left -= evaluator.clock.now - begun
+        left -= evaluator.clock.now - start_time
         fewest, left = min(fewest, left), left + increment
         calls.append(evaluator.calls - before)
         if not board.is_game_over():
@@ -147,9 +147,9 @@ def count_forfeits(style: str, control: tuple[float, float], games: int) -> int:
                 left = f"wtime {1000 * clocks[1]:.0f} btime {1000 * clocks[0]:.0f}"
                 gain = f"winc {1000 * increment:.0f} binc {1000 * increment:.0f}"
                 words = " ".join(move.uci() for move in board.move_stack)
-                begun = time.monotonic()
+                start_time = time.monotonic()
                 best = talk.best(f"position startpos moves {words}", f"go {left} {gain}")
-                clocks[board.turn] -= time.monotonic() - begun
+                clocks[board.turn] -= time.monotonic() - start_time
                 if clocks[board.turn] < 0:
                     forfeits += 1
                     break

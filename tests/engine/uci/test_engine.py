@@ -122,9 +122,9 @@ def test_moves_are_in_time_even_if_rounds_are_long() -> None:
         assert counting.rows == evaluated
         counting.seconds = 0.03
         for _ in range(3):
-            begun = counting.clock.now
+            start_time = counting.clock.now
             talk.best("position startpos", "go movetime 300")
-            assert counting.clock.now - begun < 0.3
+            assert counting.clock.now - start_time < 0.3
 
 
 def test_a_new_tree_is_searched_on_a_clock_as_with_movetime() -> None:
