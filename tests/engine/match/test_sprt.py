@@ -106,12 +106,12 @@ def test_bounds_are_those_of_wald_and_impossible_settings_are_errors() -> None:
             SprtConfig(**wrong)
 
 
-def sample_pair(rng: random.Random, elo: float, draws: float) -> int:
-    """Return twice the points of a simulated pair; the opening favors one color."""
+def sample_pair(rng: random.Random, draws: float) -> int:
+    """Return twice the points of a pair of equal players; the opening favors one color."""
     points = 0
     imbalance = rng.gauss(0, 60)
     for side in (imbalance, -imbalance):
-        score = score_from_elo(elo + side)
+        score = score_from_elo(side)
         draw = draws * 4 * score * (1 - score)
         number = rng.random()
         points += 2 if number < score - draw / 2 else (1 if number < score + draw / 2 else 0)
@@ -122,7 +122,7 @@ def run_test(seed: int, config: SprtConfig, draws: float, max_pairs: int) -> str
     """Run a sequential test of two equal players; return its verdict."""
     rng, counts = random.Random(seed), [0] * 5
     for _ in range(max_pairs):
-        counts[sample_pair(rng, 0.0, draws)] += 1
+        counts[sample_pair(rng, draws)] += 1
         accepted = verdict(llr(counts, config), config)
         if accepted != "undecided":
             return accepted

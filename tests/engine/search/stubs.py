@@ -147,6 +147,6 @@ def by_uci(root: Root, turn: chess.Color, field: str = "visits") -> dict[str, An
 
 
 def choose_uci(search: Search, slot: int, turn: chess.Color, **how: Any) -> str:
-    """Return the move that is choose_uci in a slot, in UCI; "" if the game is over."""
+    """Return the move that a slot's search chooses, in UCI; "" if the game is over."""
     labels, promotions = search.choose(np.array([slot], dtype=np.int64), **how)
     return "" if labels[0] < 0 else move_of(int(labels[0]), int(promotions[0]), turn).uci()

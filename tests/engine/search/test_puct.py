@@ -28,8 +28,8 @@ SMALL_TREE = TableEvaluator(
     }
 )
 PLAIN = {"c_puct": 1.0, "c_factor": 0.0, "c_stdev": 0.0, "fpu_reduction": 0.0}
-# Score = value + prior * sqrt(visits of all, at least 1) / (1 + visits). An unvisited move is worth
-# the root's mean, its own evaluation included.
+# Score = value + prior * sqrt(visits of all, at least 1) / (1 + visits). The value of an unvisited
+# move is the root's mean, which includes the root's own evaluation.
 #
 #    a1a2                     a1b1                     a1b2                    to         its value
 # 1  .2+.5          =  .7     .2+.3          =  .5     .2+.2         =  .4     a2         -.4
@@ -39,8 +39,8 @@ PLAIN = {"c_puct": 1.0, "c_factor": 0.0, "c_stdev": 0.0, "fpu_reduction": 0.0}
 # 5  -.4+2.000*.5/2 =  .1     -.033+2*.3/4   =  .117   -.06+2*.2     =  .34    b2          0
 # 6  -.4+2.236*.5/2 =  .159   -.033+2.236*.3/4 = .134  0+2.236*.2/2  =  .224   b2 h7      -.3
 #
-# In the third, Black at b1 tries the likeliest, g7; in the fourth g8 is worth -.3+.2, g7 -.1+.5/2
-# and h7 -.3+.3, so it is g7 again.
+# In simulation 3, Black at b1 plays the likeliest move, g7. In simulation 4, the scores of g8, g7
+# and h7 are -.3+.2, -.1+.5/2 and -.3+.3, so it is g7 again.
 BY_HAND = {  # simulations -> visits, values of a1a2, a1b1, a1b2
     1: ((1, 0, 0), (-0.4, None, None)),
     2: ((1, 1, 0), (-0.4, 0.5, None)),

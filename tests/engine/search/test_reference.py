@@ -102,7 +102,7 @@ def test_trees_are_those_of_the_slow_search(name: str, opening: int) -> None:
     assert root.value == pytest.approx(node.value_sum / node.visits, abs=1e-5)
     shares = node.finished / node.finished.sum()
     if config.algorithm == "gumbel":
-        shares = reference.improved(node, config)
+        shares = reference.improve_policy(node, config)
     expected = dict(zip([move.uci() for move in node.moves], shares.tolist(), strict=True))
     assert by_uci(root, board.turn, "improved") == pytest.approx(expected, abs=1e-5)
 

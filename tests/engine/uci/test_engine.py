@@ -135,7 +135,7 @@ def test_a_new_tree_is_searched_on_a_clock_as_with_movetime() -> None:
             *("wtime 400 btime 400 movestogo 1", f"{clock} mate 3", "btime 8000"),
         ):
             info = last_info(talk.ask("ucinewgame", QUIET, f"go {limits}"))
-            milliseconds = int(info["time"]) + 20  # the overhead
+            milliseconds = int(info["time"]) + 20  # the default of Move Overhead
             timed = last_info(talk.ask("ucinewgame", QUIET, f"go movetime {milliseconds}"))
             assert int(info["nodes"]) >= max(int(timed["nodes"]) / 2, 20), limits
         one_move = "position fen 7k/8/8/8/8/8/r7/7K w - - 0 1"
