@@ -6,7 +6,7 @@ import pytest
 
 from engine.encoding.planes import LABELS, label_of
 from engine.evaluation.evaluator import uniform
-from engine.search import Search, SearchConfig
+from engine.search import Root, Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.human import Correction, HumanRoot, correct_logits, move_values, search_roots
 from tests.engine.search.stubs import (
@@ -23,6 +23,11 @@ def root_of(board: chess.Board, salt: int = 0, value: float = 0.0) -> HumanRoot:
     """Return a board's root with a pseudo-random policy."""
     logits_BA, _ = HashEvaluator(salt=salt)(planes_of(board)[None])
     return HumanRoot(*position_and_history(board), logits_BA[0], np.array(wdl(value), np.float32))
+
+
+def search_root(root: HumanRoot, simulations: int, salt: int) -> Root:
+    search = Search(HashEvaluator(salt=salt), SearchConfig(simulations=simulations))
+    return search_roots(search, [root], simulations)[0]
 
 
 def test_an_answer_is_used_only_for_its_root() -> None:
@@ -60,7 +65,7 @@ def test_a_correction_adds_the_values_to_the_policy() -> None:
 
 def test_unvisited_moves_have_the_mean_value_of_all_visits() -> None:
     root = root_of(chess.Board(MIDDLEGAME))
-    found = search_roots(Search(HashEvaluator(salt=3), SearchConfig(simulations=12)), [root], 12)[0]
+    found = search_root(root, 12, salt=3)
     values_A = move_values(root, found)
     seen = found.visits > 0
     assert 0 < seen.sum() < len(seen)
@@ -74,8 +79,7 @@ def test_unvisited_moves_have_the_mean_value_of_all_visits() -> None:
 def test_without_visits_moves_have_the_root_s_value_except_mates() -> None:
     board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1")  # Ra8#
     root = root_of(board, value=0.25)
-    found = search_roots(Search(HashEvaluator(), SearchConfig(simulations=8)), [root], 8)[0]
-    values_A = move_values(root, found)
+    values_A = move_values(root, search_root(root, 8, salt=0))
     by_move = {move.uci(): values_A[label_of(move, board.turn)] for move in board.legal_moves}
     assert by_move.pop("a1a8") == 1.0
     assert list(by_move.values()) == pytest.approx([0.25] * len(by_move))
@@ -84,9 +88,7 @@ def test_without_visits_moves_have_the_root_s_value_except_mates() -> None:
 def test_a_promotion_has_the_value_of_its_best_piece() -> None:
     board = chess.Board("7k/4P2p/6pP/8/8/8/8/4K3 w - - 0 1")
     root = root_of(board)
-    found = search_roots(Search(HashEvaluator(salt=5), SearchConfig(simulations=400)), [root], 400)[
-        0
-    ]
+    found = search_root(root, 400, salt=5)
     values = by_uci(found, board.turn, "values")
     pieces = [values[f"e7e8{piece}"] for piece in "nbrq"]
     label = label_of(chess.Move.from_uci("e7e8q"), board.turn)
