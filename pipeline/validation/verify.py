@@ -325,7 +325,7 @@ def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) ->
         "castling": castling_of(board),
         "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
         "halfmove": min(board.halfmove_clock, 255),
-        **dict(zip(LAST_MOVES, encode_last_moves(board), strict=True)),
+        **dict(zip(LAST_MOVES, last_moves_of(board), strict=True)),
     }
     different = [
         f"{name} is {row[name]}, not {value}"
@@ -338,7 +338,7 @@ def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) ->
     return "; ".join(different)
 
 
-def encode_last_moves(board: chess.Board) -> list[int | None]:
+def last_moves_of(board: chess.Board) -> list[int | None]:
     """Encode the moves that led to a board like the columns LAST_MOVES; None if there are no more.
 
     A move is from * 64 + to. Squares are counted from a8 if White is to move, from a1 if Black is.

@@ -11,7 +11,7 @@ from engine.encoding.views import NO_LAST_MOVE
 from pipeline.evaluation.charts import board_of
 from pipeline.evaluation.figures import KINDS, PHASES, PIECES
 from pipeline.evaluation.measure import move_columns
-from pipeline.validation.verify import castling_of, encode_last_moves, planes_of
+from pipeline.validation.verify import castling_of, last_moves_of, planes_of
 
 START = (
     chess.STARTING_FEN,
@@ -43,7 +43,7 @@ def positions() -> list[tuple[chess.Board, chess.Move]]:
 
 def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
     rows = positions()
-    last_moves = [encode_last_moves(board)[0] for board, _ in rows]
+    last_moves = [last_moves_of(board)[0] for board, _ in rows]
     batch = {
         "planes": np.stack([planes_of(board) for board, _ in rows]),
         "label": np.array([label_of(move, board.turn) for board, move in rows], dtype=np.uint16),
