@@ -99,11 +99,11 @@ def add_path_to_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replace_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[IO[bytes]]:
+def replace_file(path: Path, *, buffering: int = -1) -> Iterator[IO[bytes]]:
     """Yield an open temporary file; rename it to `path` on success, delete it on an error.
 
-    Deletes the folder's abandoned temporary files first. `sync` flushes the bytes to disk before
-    the rename. A power failure may still undo the rename: see `sync_directory`.
+    Deletes the folder's abandoned temporary files first. The bytes are on the disk before the
+    rename, which a power failure may still undo: see `sync_directory`.
     """
     _sweep_once(path.parent)
     temporary = path.with_name(temporary_name(path.name))
@@ -112,8 +112,7 @@ def replace_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Itera
         with add_path_to_errors(path):
             yield file
             file.flush()
-            if sync:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
             file.close()
         temporary.replace(path)
     except BaseException:

@@ -7,7 +7,7 @@ centipawns, or moves to mate, from the mover's view.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -85,9 +85,7 @@ class PlayResult(NamedTuple):
 class LocalSide:
     """Side of a contestant with an evaluator: one player with a search tree for each slot."""
 
-    def __init__(
-        self, contestant: Contestant, width: int, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, contestant: Contestant, width: int) -> None:
         """Create the player of `width` games."""
         assert contestant.evaluator is not None, "UciSide plays the moves of engines"
         self.contestant, self.limit = contestant, contestant.limit
@@ -105,7 +103,7 @@ class LocalSide:
             contestant.evaluator,
             style,
             games=width,
-            clock=clock,
+            clock=time.perf_counter,
             double_single_rows=not self.limit.is_timed,  # games on a clock are searched one by one
         )
         self.games: dict[int, int] = {}

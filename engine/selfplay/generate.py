@@ -8,7 +8,7 @@ number, the settings and the evaluator, not on the width.
 Axes: N slots, M moves of a position.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import chess
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board import rules
-from engine.board.position import COUNTERS, HALFMOVE_MASK, TURN, Position, from_fen
+from engine.board.position import COUNTERS, HALFMOVE_MASK, from_fen
 from engine.board.rules import MATE
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
@@ -119,8 +119,6 @@ class Game:
     """A self-play game, in progress or finished."""
 
     number: int
-    start: Position
-    """Position before the first move."""
     rng: np.random.Generator
     sampled: int
     """Number of half-moves at the start that are sampled from the policy without search."""
@@ -132,8 +130,7 @@ class Game:
     searches: list[SearchResult | None] = field(default_factory=list)
     """The search result of each move; None for a move sampled without search."""
     lost_in_a_row: list[int] = field(default_factory=lambda: [0, 0])
-    """Consecutive moves below the resignation threshold: of the side that moves first, and of the
-    other side."""
+    """Consecutive moves of White and of Black below the resignation threshold."""
     resign_ply: int | None = None
     """Half-moves after which the side to move would have resigned, if `resign_disabled`."""
     ending: int | None = None
@@ -159,8 +156,7 @@ class Game:
 
     def _loss_after(self, plies: int) -> int:
         """Return the result if the side to move after `plies` half-moves loses."""
-        is_white = bool(self.start[TURN] == 0) == (plies % 2 == 0)
-        return -1 if is_white else 1
+        return -1 if plies % 2 == 0 else 1
 
 
 def play_games(
@@ -170,52 +166,44 @@ def play_games(
     *,
     games: int | Iterable[int],
     seed: int = 0,
-    starts: Sequence[Position] = (),
     stop: Stop = never,
 ) -> Iterator[Game]:
     """Play games 0 to `games` - 1, or the given game numbers; yield each game when it ends.
 
-    Game number n begins at `starts[n % len(starts)]`, by default at the initial position. The width
-    changes only the order in which games end. `stop` is polled before every move; when it returns
-    True, unfinished games are discarded.
+    The width changes only the order in which games end. `stop` is polled before every move; when it
+    returns True, unfinished games are discarded.
     """
     numbers = list(range(games) if isinstance(games, int) else games)
     search = Search(
         evaluator, search_config, games=min(config.width, max(len(numbers), 1)), seed=seed
     )
-    slots = _Slots(search, config, starts or [from_fen(chess.STARTING_FEN)], seed)
+    slots = _Slots(search, config, seed)
     remaining = iter(numbers)
     for slot in range(search.games):
-        yield from slots.begin(slot, remaining)
+        slots.begin(slot, remaining)
     while slots.games and not stop():
         for slot, game in slots.play_moves():
             yield game
-            yield from slots.begin(slot, remaining)
+            slots.begin(slot, remaining)
 
 
 class _Slots:
     """Games in progress, by slot of the search."""
 
-    def __init__(
-        self, search: Search, config: SelfPlayConfig, starts: Sequence[Position], seed: int
-    ) -> None:
-        self.search, self.config, self.starts, self.seed = search, config, starts, seed
+    def __init__(self, search: Search, config: SelfPlayConfig, seed: int) -> None:
+        self.search, self.config, self.seed = search, config, seed
         self.games: dict[int, Game] = {}
 
-    def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[Game]:
-        """Begin the next game in a slot, if any; yield games that are over at their start."""
-        for number in numbers:
-            start = self.starts[number % len(self.starts)]
-            rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
-            sampled = int(rng.integers(self.config.sampled_plies + 1))
-            resign_disabled = bool(rng.random() < RESIGN_DISABLED_SHARE)
-            game = Game(number, start, rng, sampled, resign_disabled)
-            self.search.start(slot, start, game=number)
-            ending = self.search.outcome(slot)
-            if ending is None:
-                self.games[slot] = game
-                return
-            yield game.finish(ending)
+    def begin(self, slot: int, numbers: Iterator[int]) -> None:
+        """Begin the next game in a slot, if any."""
+        number = next(numbers, None)
+        if number is None:
+            return
+        rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
+        sampled = int(rng.integers(self.config.sampled_plies + 1))
+        resign_disabled = bool(rng.random() < RESIGN_DISABLED_SHARE)
+        self.games[slot] = Game(number, rng, sampled, resign_disabled)
+        self.search.start(slot, from_fen(chess.STARTING_FEN), game=number)
 
     def play_moves(self) -> Iterator[tuple[int, Game]]:
         """Search and play a move in every game; yield (slot, game) of those that end."""

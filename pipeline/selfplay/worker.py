@@ -44,7 +44,7 @@ import chess.pgn
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.position import COUNTERS, to_board
+from engine.board.position import COUNTERS
 from engine.encoding.planes import move_of
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
@@ -215,7 +215,7 @@ def search_group(
 def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
     """Return the journal entry of a game; it is the same in every run."""
     assert game.ending is not None
-    board, moves = to_board(game.start), []
+    board, moves = chess.Board(), []
     for label, promotion in zip(game.labels, game.promotions, strict=True):
         moves.append(move_of(label, promotion, board.turn))
         board.push(moves[-1])
@@ -251,7 +251,6 @@ def search_fields(search: SearchResult) -> tuple[float, float, int, list[int], l
 def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
     """Return a game as PGN; comments have the values of searched moves, from White's view."""
     tree = chess.pgn.Game()
-    tree.setup(to_board(game.start))
     tree.headers["Event"] = f"self-play of {explorer}"
     tree.headers["Site"] = f"{SITE}{seed}-{game.number}"
     tree.headers["White"] = tree.headers["Black"] = explorer

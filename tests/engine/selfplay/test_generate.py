@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from engine.board.position import from_fen
-from engine.board.rules import INSUFFICIENT_MATERIAL, MATE, STALEMATE
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import uniform
-from engine.search import SearchConfig
+from engine.search import Search, SearchConfig
 from engine.selfplay import generate
 from engine.selfplay.generate import (
     ENDINGS,
@@ -23,6 +22,7 @@ from engine.selfplay.generate import (
     SelfPlayConfig,
     SelfPlayError,
     play_games,
+    read_search_result,
 )
 
 SEARCH = SearchConfig(simulations=8, dirichlet_fraction=0.25)
@@ -57,21 +57,14 @@ def test_games_do_not_depend_on_the_width():
     assert not set(play(7, 5, seed=1).values()) & set(alone.values())
 
 
-def test_games_start_at_the_given_positions():
-    fens = [
-        "4k3/8/4K3/8/8/8/8/R7 w - - 0 1",
-        "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1",
-        "8/8/4k3/8/8/4K3/8/8 w - - 0 1",
-    ]
-    starts = [from_fen(fen) for fen in fens]
-    finished = play_games(uniform, SEARCH, QUICK, games=6, starts=starts)
-    games = {game.number: game for game in finished}
-    for number, game in games.items():
-        assert game.start.tolist() == from_fen(fens[number % 3]).tolist()
-    ends = [(game.plies, game.ending, game.result) for game in map(games.__getitem__, range(3))]
-    assert ends == [(1, MATE, 1), (0, STALEMATE, 0), (0, INSUFFICIENT_MATERIAL, 0)]
-    mate = games[3].searches[0]
-    assert (len(mate.labels), mate.shares.tolist(), mate.value) == (1, [1.0], 1.0)
+def test_at_a_won_root_the_chosen_move_has_all_shares():
+    search = Search(uniform, SEARCH)
+    search.start(0, from_fen("4k3/8/4K3/8/8/8/8/R7 w - - 0 1"))
+    search.run()
+    (label,), (promotion,) = search.choose()
+    result = read_search_result(search.root(), label, promotion)
+    assert (result.labels.tolist(), result.shares.tolist()) == ([label], [1.0])
+    assert (result.value, result.best_value) == (1.0, 1.0)
 
 
 def test_the_temperature_cools_by_ply_and_settings_are_checked():
@@ -113,9 +106,6 @@ def test_only_temperature_and_noise_make_games_different():
             assert result.shares[result.labels == label].max() == result.shares.max()
 
 
-LOST = from_fen("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")
-
-
 def test_a_random_number_of_first_moves_is_sampled_without_search():
     gumbel = SearchConfig(algorithm="gumbel", simulations=16, max_considered_actions=8)
     config = SelfPlayConfig(width=16, most_plies=10, sampled_plies=6)
@@ -132,15 +122,11 @@ def test_a_random_number_of_first_moves_is_sampled_without_search():
 
 
 def test_games_without_resignation_show_wrong_resignations(monkeypatch: pytest.MonkeyPatch):
-    start = [from_fen("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), LOST]
-    config = SelfPlayConfig(width=8, most_plies=80, resign=0.3)
-
-    played = next(play_games(handwritten.evaluate, SEARCH, QUICK, games=1, starts=[LOST]))
-    assert played.ending == MATE, "by default, no side resigns"
+    config = SelfPlayConfig(width=8, opening_plies=60, most_plies=60, resign=0.2)
 
     def play(disabled_share: float) -> dict[int, Game]:
         monkeypatch.setattr(generate, "RESIGN_DISABLED_SHARE", disabled_share)
-        games = play_games(handwritten.evaluate, SEARCH, config, games=40, starts=start)
+        games = play_games(handwritten.evaluate, SEARCH, config, games=40)
         return {game.number: game for game in games}
 
     monkeypatch.setattr(generate, "MIN_RESIGN_PLIES", 0)
@@ -157,4 +143,4 @@ def test_games_without_resignation_show_wrong_resignations(monkeypatch: pytest.M
         assert game.labels[: game.resign_ply] == before.labels
         assert game.resign_was_wrong == (game.result != before.result)
         wrong += game.resign_was_wrong
-    assert 0 < wrong < 20
+    assert 0 < wrong < 33
