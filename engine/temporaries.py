@@ -33,10 +33,7 @@ ABANDONED_SECONDS = 86_400.0
 
 @cache
 def machine_id() -> str:
-    """Return a hash of the host, its boot and the process-id namespace, 8 hex digits.
-
-    Process ids are unique among the processes with the same machine id.
-    """
+    """Return a hash of host, boot and process-id namespace, in which process ids are unique."""
     boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(psutil.boot_time() // 60)
     parts = [platform.node(), boot]
     if _PID_NAMESPACE.exists():  # on Linux, each container numbers its own processes

@@ -151,11 +151,7 @@ def _add_en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -
 def _add_pawn_moves(
     position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any
 ) -> None:
-    """Add pawn pushes and captures.
-
-    Pushes must land on `empty` and `target` squares, captures on `captures`. Pawns in a lane of
-    `stuck` are pinned on another line and cannot move in the lane's direction.
-    """
+    """Add pawn pushes and captures; pawns in a lane of `stuck` are pinned on another line."""
     pawns = position[PAWN]
     single = ((pawns & ~simd.get_lane(stuck, NORTH)) >> U(8)) & empty
     double = ((single & RANK_3) >> U(8)) & empty

@@ -23,10 +23,7 @@ from engine.kernels import BORROWING
 
 @njit(**BORROWING)
 def _find_sliders(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
-    """Return the pieces that attack a square (one bit) along straight and diagonal lines, uint64.
-
-    `straight` holds the rooks and queens, `diagonal` the bishops and queens.
-    """
+    """Return the `straight` and `diagonal` sliders that attack a square (one bit), uint64."""
     empty = broadcast(~occupied)
     current = reached = step(broadcast(square))
     for _ in range(6):

@@ -262,10 +262,7 @@ def hash_position(position: Any, en_passant_legal: Any) -> Any:
 
 @njit(**BORROWING)
 def castling_bits(position: Any) -> Any:
-    """Pack castling rights, uint64.
-
-    The mover's kingside is 1 and queenside 2; the opponent's are 4 and 8.
-    """
+    """Pack castling rights, uint64: the mover's king side 1, queen side 2; the opponent's 4, 8."""
     rights = position[CASTLING]
     return (
         (rights >> U(63))

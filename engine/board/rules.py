@@ -31,10 +31,7 @@ _LIGHT_SQUARES = U(0xAA55_AA55_AA55_AA55)
 
 @njit(**BORROWING)
 def has_insufficient_material(position: Any) -> Any:
-    """Return whether neither side can mate, as python-chess defines it.
-
-    Besides the kings, there is nothing, one minor piece, or bishops on squares of one color.
-    """
+    """Return whether neither side can mate: bare kings, one minor piece, or same-color bishops."""
     bishops = position[BISHOP] | position[BISHOP + 1]
     knights = position[KNIGHT] | position[KNIGHT + 1]
     for word in (PAWN, ROOK, QUEEN):

@@ -79,10 +79,7 @@ class Vocabulary:
 def _invert_tables(
     labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the index of each label and promotion piece, int64[L, P].
-
-    Pieces without an index share the queen's.
-    """
+    """Return the index of each label and promotion piece, int64[L, P]; others share the queen's."""
     table = np.full((LABELS, 6), NO_MOVE_INDEX, dtype=np.int64)
     plain = np.flatnonzero((labels_A != NO_MOVE_INDEX) & (promotions_A == 0))
     special = np.flatnonzero(promotions_A)

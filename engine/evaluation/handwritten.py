@@ -92,10 +92,7 @@ def _is_mate(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> 
 
 @njit(cache=True, nogil=True)
 def _play_move(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -> None:
-    """Play a move on `board` (uint64[12]) without changing the view.
-
-    `start` and `end` are bitboards with one bit; `victim` is the captured piece's word, or -1.
-    """
+    """Play a move between two bitboards of one bit; the view stays that of the mover."""
     board[word] ^= start | end
     if victim >= 0:
         captured = end

@@ -120,7 +120,7 @@ def _write_all_features(
     planes_BP: Any,
     position: Any,
     child: Any,
-    child_planes: Any,
+    scratch: Any,
     gains: Any,
     moves_M: Any,
     features_MF: Any,
@@ -140,9 +140,7 @@ def _write_all_features(
                 source = lowest_square(sources)
                 sources &= sources - U(1)
                 moves_M[count] = row * LABELS + kind * 64 + np.int64(source)
-                _write_features(
-                    position, child, kind, source, child_planes, gains, features_MF[count]
-                )
+                _write_features(position, child, kind, source, scratch, gains, features_MF[count])
                 features_MF[count, STANDS] = stands
                 count += 1
 
@@ -157,7 +155,7 @@ def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]
     moves_M = np.empty(count, dtype=np.int64)
     features_MF = np.empty((len(moves_M), len(MOVE_FEATURES)), dtype=np.uint8)
     position, child = np.zeros((2, WORDS), dtype=np.uint64)
-    child_planes = np.zeros(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
+    scratch = np.zeros(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
     gains = np.zeros(MAX_EXCHANGE, dtype=np.int64)
-    _write_all_features(planes_BP, position, child, child_planes, gains, moves_M, features_MF)
+    _write_all_features(planes_BP, position, child, scratch, gains, moves_M, features_MF)
     return {"moves": moves_M, "move_features": features_MF}

@@ -45,10 +45,7 @@ def _make_line_masks(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dty
 
 
 def _make_rank_attacks() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return the attacks along row 0 by column and occupied squares, uint64[8, 64].
-
-    Only the six inner squares count, since a piece on the edge blocks nothing.
-    """
+    """Return the attacks along row 0, uint64[8, 64], by column and occupied inner squares."""
     table = np.zeros((8, 64), dtype=np.uint64)
     for col in range(8):
         for inner in range(64):

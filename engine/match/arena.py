@@ -128,11 +128,8 @@ class MatchGame:
         self.moves_made[player] += 1
         if left is not None:
             left = max(0.0, left - seconds) + limit.increment
-            if (
-                limit.base is not None
-                and limit.moves
-                and self.moves_made[player] % limit.moves == 0
-            ):
+            is_control = limit.moves and self.moves_made[player] % limit.moves == 0
+            if limit.base is not None and is_control:
                 left += limit.base
             self.seconds_left[player] = left
         self.clocks.append(round(left or 0.0, 3))

@@ -18,10 +18,10 @@ from engine.cores import count_cores
 from engine.match import Limit, PlayerError
 from engine.match.players import Contestant, MoveRequest, PlayResult
 
-START_TIMEOUT_SECONDS = 60.0
-"""Maximum time until an engine is ready after it was started or told of a new game."""
-EXIT_TIMEOUT_SECONDS = 5.0
-"""Maximum time that a killed process has to exit."""
+START_TIMEOUT = 60.0
+"""Seconds that an engine has to get ready after its start or for a new game."""
+EXIT_TIMEOUT = 5.0
+"""Seconds that a killed process has to exit."""
 
 
 def start_engine(player: Contestant) -> chess.engine.SimpleEngine:
@@ -29,10 +29,7 @@ def start_engine(player: Contestant) -> chess.engine.SimpleEngine:
     command = " ".join(player.command)
     try:
         engine = chess.engine.SimpleEngine.popen_uci(
-            list(player.command),
-            timeout=START_TIMEOUT_SECONDS,
-            setpgrp=True,
-            stderr=subprocess.DEVNULL,
+            list(player.command), timeout=START_TIMEOUT, setpgrp=True, stderr=subprocess.DEVNULL
         )
     except (OSError, chess.engine.EngineError, TimeoutError) as error:
         raise PlayerError(
@@ -60,7 +57,7 @@ def _kill(engine: chess.engine.SimpleEngine) -> None:
     with suppress(ProcessLookupError):
         engine.transport.kill()
     with suppress(TimeoutError):
-        engine.returncode.result(EXIT_TIMEOUT_SECONDS)
+        engine.returncode.result(EXIT_TIMEOUT)
     engine.close()
 
 
@@ -146,7 +143,7 @@ class UciSide:
             answer = asyncio.run_coroutine_threadsafe(
                 _new_game(engine, self.games[slot]), engine.protocol.loop
             )
-            answer.result(START_TIMEOUT_SECONDS)
+            answer.result(START_TIMEOUT)
             self.ready[slot] = self.games[slot]
         return engine
 

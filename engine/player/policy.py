@@ -29,10 +29,7 @@ SPEEDS = {"bullet": (60, 0), "blitz": (180, 0), "rapid": (600, 0), "classical": 
 
 
 def parse_time_control(text: str) -> tuple[int, int]:
-    """Return base and increment, in seconds, of a time control such as `180+2` or `blitz`.
-
-    Raises UserError for other texts.
-    """
+    """Parse `180+2` or a name in SPEEDS into seconds of base and increment; raise UserError."""
     text = str(text)
     if text in SPEEDS:
         return SPEEDS[text]
@@ -105,10 +102,7 @@ def read_columns(
 def evaluate(
     evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]
 ) -> Answer:
-    """Evaluate boards in one batch, with all columns that the evaluator reads.
-
-    The arrays are copies, which later calls do not overwrite.
-    """
+    """Evaluate boards in one batch, with all columns that the evaluator reads; return copies."""
     columns = read_columns(evaluator, boards, conditions)
     network: Any = evaluator
     planes_BP = planes_of(boards)

@@ -50,10 +50,7 @@ def count_selectable(forest: Forest, slot: Int, index: Int, params: SearchParams
 
 @njit(cache=True, nogil=True)
 def is_decided(forest: Forest, slot: Int, wanted: Int, done: Int, params: SearchParams) -> Any:
-    """Return whether a search can stop, because the root's most visited move will not change.
-
-    `done` of the `wanted` simulations are finished.
-    """
+    """Return whether the root's most visited move will not change, so that the search can stop."""
     if params.gumbel or not (params.early_stop or params.dominance > 0.0):
         return False
     root = forest.nodes[slot, 0]

@@ -74,9 +74,7 @@ def examine(
 
 @njit(cache=True, nogil=True)
 def _find_repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
-    """Return REPETITION at a key's third occurrence, TWOFOLD_REPETITION at its second on the path,
-    or ONGOING.
-    """
+    """Return REPETITION (third occurrence), TWOFOLD_REPETITION (second on the path) or ONGOING."""
     on_path, depth = np.int64(0), len(path)
     for index in range(depth - 2, max(np.int64(-1), depth - 1 - reversible), -2):
         if forest.nodes[slot, path[index]].key == key:

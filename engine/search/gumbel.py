@@ -47,10 +47,7 @@ def begin_halving(
 def select_gumbel_edge(
     forest: Forest, slot: Int, node: Int, simulation: Int, params: SearchParams
 ) -> Any:
-    """Select an edge of an expanded node, int64.
-
-    At the root, Sequential Halving selects it, until the plan has ended.
-    """
+    """Select an edge of an expanded node, int64; at the root, by the plan of Sequential Halving."""
     if node == 0 and simulation < forest.schedule.shape[1]:
         return select_halving_edge(forest, slot, simulation, params)
     return select_improved_edge(forest, slot, node, params)

@@ -84,10 +84,7 @@ def correct_logits(
     weight_N: NDArray[np.float64],
     sharpness_N: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Correct the policies' logits by the results of their searches, float64[N, A].
-
-    Logits of illegal moves are -inf.
-    """
+    """Return the policies' logits corrected by their searches, float64[N, A]; -inf if illegal."""
     corrected_NA = np.full((len(roots), LABELS), -np.inf)
     for row, (root, result) in enumerate(zip(roots, results, strict=True)):
         labels, values_A = np.unique(result.labels), move_values(root, result)

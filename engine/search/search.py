@@ -233,10 +233,7 @@ class Search:
         return read_root(self._forest, slot, self._params)
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
-        """Return the principal variation, as (label, promotion), from a root move on.
-
-        `first` is the index of the move in `root`; by default, it is the best one.
-        """
+        """Return the principal variation from the root move with index `first`, or the best one."""
         if first is None:
             edge = int(choose_edge(self._forest, slot, 0.0, self._params))
         else:

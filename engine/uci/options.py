@@ -149,10 +149,7 @@ def describe_options(options: Options) -> list[str]:
 
 
 def set_option(options: Options, name: str, value: str | None) -> Options:
-    """Return the options with one changed; names ignore case.
-
-    Raises OptionError for an unknown option or an invalid value.
-    """
+    """Return the options with one changed, or raise OptionError; the case of names is ignored."""
     for field_name, spec in OPTION_SPECS.items():
         if spec.name.lower() == name.lower():
             parsed = _parse_value(spec, type(getattr(options, field_name)), value or "")

@@ -128,7 +128,7 @@ def test_engines_get_both_clocks_new_games_and_moves_to_the_next_time_control(
 
 def test_an_engine_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe_engine(rogue("fair", Manners="2")) == "Rogue"
-    monkeypatch.setattr("engine.match.uci_player.START_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr("engine.match.uci_player.START_TIMEOUT", 1.0)
     for player, problem in (
         (rogue("mute"), "cannot be started as a UCI engine"),
         (Contestant(name="absent", command=("/nowhere/engine",)), "cannot be started"),
