@@ -216,7 +216,7 @@ def test_a_network_conditioned_on_speed_reads_the_time_control() -> None:
     limit = Limit(base=300, increment=3)
     side = LocalSide(Contestant(name="one", evaluator=one.evaluator, limit=limit), 1)
     side.games[0] = 0
-    conditions = side._ask(MoveRequest(0, board, (299.0, 290.0))).conditions
+    conditions = side._convert_request(MoveRequest(0, board, (299.0, 290.0))).conditions
     assert conditions.columns() == {"clock": 299, "base": 300, "increment": 3}
 
 
