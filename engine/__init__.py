@@ -1,4 +1,4 @@
-"""Chess as arrays: bitboards, legal-move planes, labels, encodings, evaluators."""
+"""Chess engine on arrays: positions, legal moves, encodings, evaluators, search, matches, UCI."""
 
 from engine.jit_cache import key_cache_by_sources
 

@@ -7,42 +7,40 @@ from functools import cache
 
 from numba.core import event
 
-from engine.jit_cache import are_compiled
+from engine.jit_cache import has_compiled_kernels
 
 LOG = logging.getLogger(__name__)
-MESSAGE = "compiling kernels: this takes a minute or two, and happens only once"
+COMPILING_MESSAGE = "compiling kernels: this takes a minute or two, and happens only once"
 
 
 @cache
-def log_once() -> None:
-    """Log MESSAGE, at most once per process."""
-    LOG.warning(MESSAGE)
+def log_compiling_once() -> None:
+    """Log COMPILING_MESSAGE once per process."""
+    LOG.warning(COMPILING_MESSAGE)
 
 
-def announce_to_workers(module: str) -> None:
-    """Log MESSAGE if no kernel of `module` is cached, so that worker processes will compile."""
-    if not are_compiled(module):
-        log_once()
+def announce_worker_compiling(module: str) -> None:
+    """Log COMPILING_MESSAGE if no kernel of `module` is cached: the workers will compile it."""
+    if not has_compiled_kernels(module):
+        log_compiling_once()
 
 
-class _Starts(event.Listener):
-    """Listener that calls a function at the start of each event."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
+class _StartListener(event.Listener):
+    def __init__(self, on_event: Callable[[], None]) -> None:
+        self.on_event = on_event
 
     def on_start(self, event: event.Event) -> None:
-        self.call()
+        self.on_event()
 
     def on_end(self, event: event.Event) -> None:
         pass
 
 
-def compilations(call: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `call` for each kernel compiled in the `with` block; cached kernels do not count."""
-    return event.install_listener("numba:compile", _Starts(call))
+def watch_compilations(on_compile: Callable[[], None]) -> AbstractContextManager[None]:
+    """Call `on_compile` for each kernel compiled in the `with` block, but not for cached ones."""
+    return event.install_listener("numba:compile", _StartListener(on_compile))
 
 
 def announce_compiling() -> AbstractContextManager[None]:
-    """Log MESSAGE if a kernel is compiled in the `with` block."""
-    return compilations(log_once)
+    """Log COMPILING_MESSAGE if a kernel is compiled in the `with` block."""
+    return watch_compilations(log_compiling_once)

@@ -7,17 +7,18 @@ from pathlib import Path, PurePosixPath
 
 def count_cores() -> int:
     """Return the number of cores that CPU affinity and the container's quota allow."""
-    affine = hasattr(os, "sched_getaffinity")
-    own = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
-    quota = container_quota()
-    return own if math.isinf(quota) else max(1, min(own, math.ceil(quota)))
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    quota = read_container_quota()
+    return cores if math.isinf(quota) else max(1, min(cores, math.ceil(quota)))
 
 
-def container_quota(root: Path = Path("/")) -> float:
+def read_container_quota(root: Path = Path("/")) -> float:
     """Return the smallest CPU quota of this process's cgroups, in cores; infinity if there is none.
 
-    Parent groups are read too, because they may have a smaller quota. A container may see its own
-    group as the root of the mount. Supports cgroup v1 and v2. `root` is the file system's root.
+    Supports cgroup v1 and v2. Reads the parent groups too, because they may have a smaller quota
+    and because a container may see its own group as the root of the mount. `root` is the root of
+    the file system.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -31,13 +32,12 @@ def container_quota(root: Path = Path("/")) -> float:
             continue
         group = PurePosixPath("/", *(part for part in path.split("/") if part != ".."))
         for mount in (controllers, "cpu") if controllers else ("", "unified"):
-            for above in (group, *group.parents):
-                quotas.append(_read_quota(root / "sys/fs/cgroup" / mount / str(above)[1:]))
+            for ancestor in (group, *group.parents):
+                quotas.append(_read_quota(root / "sys/fs/cgroup" / mount / str(ancestor)[1:]))
     return min(quotas)
 
 
 def _read_quota(group: Path) -> float:
-    """Return the CPU quota of one cgroup, in cores; infinity if there is none."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()
@@ -45,6 +45,6 @@ def _read_quota(group: Path) -> float:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             quota, period = ((group / name).read_text().strip() for name in names)
         cores = int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):  # no quota is written as "max"
+    except (OSError, ValueError, ZeroDivisionError):  # "max" means no quota
         return math.inf
     return cores if cores > 0 else math.inf

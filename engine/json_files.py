@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 MAX_JSON_BYTES = 64 << 20
 """Default size limit of a file, bytes."""
-MAX_SHOWN_CHARS = 80
+MAX_QUOTED_CHARS = 80
 """Maximum number of characters quoted from a file in an error message."""
 
 
 def parse_json(data: bytes | str) -> Any:
     """Parse a JSON text; raise ValueError if it is not strict JSON in UTF-8.
 
-    NaN, infinities, integers beyond 64 bits and more than 200 levels of nesting are errors: they
+    Rejects NaN, infinities, integers beyond 64 bits, and more than 200 levels of nesting, which
     would cause confusing errors later.
     """
     from pydantic_core import from_json
@@ -37,60 +37,66 @@ def _check_numbers(value: Any) -> None:
         for item in value.values() if isinstance(value, dict) else value:
             _check_numbers(item)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("a number is too large")
+        raise ValueError("a number is larger than a 64-bit float can hold")
     elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise ValueError("an integer has more than 64 bits")
 
 
-def read_json(path: Path, refusal: type[UserError], *, largest: int = MAX_JSON_BYTES) -> Any:
-    """Parse a JSON file of at most `largest` bytes, local or in an object store.
+def read_json(path: Path, error_type: type[UserError], *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Parse a JSON file, local or in an object store.
 
-    Raises FileNotFoundError if there is no file, and `refusal` for any other error.
+    Raises FileNotFoundError if there is no file, and `error_type` if it is unreadable, invalid or
+    larger than `max_bytes`.
     """
     try:
-        if path.stat().st_size > largest:
-            raise refusal(f"{path} is larger than {largest >> 20} MiB, the limit for such a file")
+        if path.stat().st_size > max_bytes:
+            raise error_type(
+                f"{path} is larger than {max_bytes >> 20} MiB, the limit for this file"
+            )
         data = path.read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise refusal(f"{path} cannot be read: {error.strerror or error}") from error
+        raise error_type(f"{path} cannot be read: {error.strerror or error}") from error
     try:
         return parse_json(data)
     except ValueError as error:
-        raise refusal(f"{path} is not JSON: {safe_text(str(error), 200, quote=False)}") from error
+        raise error_type(
+            f"{path} is not JSON: {safe_text(str(error), 200, quote=False)}"
+        ) from error
 
 
 def validate_content(
-    path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = ""
+    path: Path, value: Any, schema: "type[BaseModel]", error_type: type[UserError], hint: str = ""
 ) -> None:
-    """Validate the content of `path`; raise `refusal` with the first error, followed by `hint`."""
+    """Validate the content of `path`; raise `error_type` with the first error and then `hint`."""
     from pydantic import ValidationError
 
     try:
         schema.model_validate(value)
     except ValidationError as error:
-        raise refusal(f"{path}: {first_error(error)}{hint}") from None
+        raise error_type(f"{path}: {first_error(error)}{hint}") from None
 
 
 def first_error(error: "ValidationError") -> str:
-    """Return a validation's first error as one line: field, reason, value."""
-    found = error.errors(include_url=False, include_context=False)
-    first = found[0]
+    """Describe the first error of a validation in one line: field, reason, value."""
+    errors = error.errors(include_url=False, include_context=False)
+    first = errors[0]
     field = ".".join(map(str, first["loc"]))
     reason = first["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
-    given, value = first["input"], ""
-    is_short = given is None or isinstance(given, (str, int, float))
+    value, shown_value = first["input"], ""
+    is_short = value is None or isinstance(value, (str, int, float))
     if is_short and first["type"] not in ("missing", "value_error"):
-        value = f", got {safe_text(given)}"
-    more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-    return safe_text(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
+        shown_value = f", got {safe_text(value)}"
+    more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
+    text = safe_text(f"{field}: {reason}" if field else reason, 300, quote=False)
+    return text + shown_value + more
 
 
-def safe_text(value: Any, most: int = MAX_SHOWN_CHARS, *, quote: bool = True) -> str:
-    """Return an untrusted value as text of at most `most` characters that is safe to print."""
+def safe_text(value: Any, max_chars: int = MAX_QUOTED_CHARS, *, quote: bool = True) -> str:
+    """Return an untrusted value as printable text of at most `max_chars` characters."""
     text = repr(value)
     if not quote:
         text = "".join(char if char.isprintable() else "?" for char in str(value))
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

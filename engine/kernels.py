@@ -1,4 +1,4 @@
-"""How kernels are compiled: without reference counting, and with instructions that Numba lacks."""
+"""Compile kernels without reference counting, and with instructions that Numba lacks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +16,10 @@ does). `_nrt` is an undocumented option of Numba.
 
 
 def make_intrinsic(signature: Any, build: Callable[..., Any]) -> Any:
-    """Return a function of one or two arguments for compiled code, with a Numba signature.
+    """Return a function for compiled code that `build` translates to LLVM instructions.
 
-    `build(builder, *values)` emits its instructions for LLVM values.
+    `signature` is a Numba signature of one or two arguments. `build(builder, *values)` gets an
+    llvmlite IRBuilder and the arguments as LLVM values, and returns the result.
     """
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -30,5 +31,5 @@ def make_intrinsic(signature: Any, build: Callable[..., Any]) -> Any:
     def binary(typing_context: Any, first: Any, second: Any) -> Any:
         return signature, emit
 
-    made: Any = intrinsic(unary if len(signature.args) == 1 else binary)
-    return made
+    function: Any = intrinsic(unary if len(signature.args) == 1 else binary)
+    return function

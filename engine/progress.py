@@ -15,13 +15,13 @@ class Tick:
     unit: str
     """Unit of `done` and `total`: positions, bytes, steps."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """Figures to show next to the progress bar, such as loss or positions/s."""
+    """Figures to show next to the progress bar, by name, such as the loss."""
     stage: str = ""
     """Name of the current stage, such as `generation 1: self-play`; empty if there is only one."""
 
 
 Progress = Callable[[Tick], None]
-
+"""Receives a report from time to time while the work runs."""
 
 Stop = Callable[[], bool]
 """Returns True to stop the work early; polled often. Stopped work leaves no partial files."""

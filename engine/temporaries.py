@@ -22,22 +22,22 @@ from typing import IO
 
 import psutil
 
-_NAME = re.compile(r"\..+\.fianchetto-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}\.tmp", re.DOTALL)
+_TEMPORARY = re.compile(r"\..+\.fianchetto-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}\.tmp", re.DOTALL)
 _MAX_NAME_BYTES = 180
 """Maximum bytes of the file's name in a temporary name; file systems allow 255 in total."""
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACE = Path("/proc/self/ns/pid")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
 ABANDONED_SECONDS = 86_400.0
 """Seconds without a write after which any machine treats a temporary file as abandoned."""
 
 
 @cache
 def machine_id() -> str:
-    """Return a hash of host, boot and process-id namespace: process ids are unique within it."""
-    boot = _BOOT.read_text().strip() if _BOOT.exists() else str(psutil.boot_time() // 60)
+    """Return a hash of host, boot and process-id namespace, in which process ids are unique."""
+    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(psutil.boot_time() // 60)
     parts = [platform.node(), boot]
-    if _NAMESPACE.exists():  # Linux: each container numbers its own processes
-        parts.append(str(_NAMESPACE.stat().st_ino))
+    if _PID_NAMESPACE.exists():  # on Linux, each container numbers its own processes
+        parts.append(str(_PID_NAMESPACE.stat().st_ino))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
 
 
@@ -48,20 +48,21 @@ def temporary_name(name: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether `name` has the form that `temporary_name` returns."""
-    return _NAME.fullmatch(name) is not None
+    """Return whether `name` has the form of a temporary name."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_abandoned(path: Path) -> bool:
     """Return whether `path` is a temporary file that its writer has abandoned."""
-    found = _NAME.fullmatch(path.name)
-    if found is None:
+    match = _TEMPORARY.fullmatch(path.name)
+    if match is None:
         return False
-    if found[1] == machine_id() and not psutil.pid_exists(int(found[2])):
+    machine, process = match[1], int(match[2])
+    if machine == machine_id() and not psutil.pid_exists(process):
         return True
     try:
         return time.time() - path.lstat().st_mtime > ABANDONED_SECONDS
-    except OSError:  # it has been renamed to its final name in between
+    except OSError:  # its writer has just renamed it
         return False
 
 
@@ -70,14 +71,14 @@ def list_abandoned(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(".*.tmp") if is_abandoned(path))
 
 
-_swept: set[Path] = set()
+_swept_folders: set[Path] = set()
 """Folders that this process has already swept."""
 
 
 def _sweep_once(folder: Path) -> None:
     """Delete a folder's abandoned temporary files, at most once per process."""
-    if folder not in _swept:
-        _swept.add(folder)
+    if folder not in _swept_folders:
+        _swept_folders.add(folder)
         for path in list_abandoned(folder):
             with suppress(OSError):
                 path.unlink()
@@ -85,7 +86,7 @@ def _sweep_once(folder: Path) -> None:
 
 @contextmanager
 def add_path_to_errors(path: Path) -> Iterator[None]:
-    """Add `path` to an OSError of the `with` block that names no file, such as a full disk."""
+    """Add `path` to errors of the `with` block that name no file, such as those of a full disk."""
     try:
         yield
     except OSError as error:
@@ -95,11 +96,11 @@ def add_path_to_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replace_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[IO[bytes]]:
+def replace_file(path: Path, *, buffering: int = -1) -> Iterator[IO[bytes]]:
     """Yield an open temporary file; rename it to `path` on success, delete it on an error.
 
-    Deletes the folder's abandoned temporary files first. `sync` flushes the bytes to disk before
-    the rename. A power failure may still undo the rename: see `sync_directory`.
+    Deletes the folder's abandoned temporary files first. The bytes are on the disk before the
+    rename, which a power failure may still undo: see `sync_directory`.
     """
     _sweep_once(path.parent)
     temporary = path.with_name(temporary_name(path.name))
@@ -108,8 +109,7 @@ def replace_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Itera
         with add_path_to_errors(path):
             yield file
             file.flush()
-            if sync:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
             file.close()
         temporary.replace(path)
     except BaseException:

@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
-from engine.evaluation.move_features import FEATURES_VERSION
+from engine.evaluation.move_features import MOVE_FEATURES_VERSION
 from engine.json_files import read_json, safe_text, validate_content
 from engine.temporaries import list_abandoned, replace_file, sync_directory
 from model.card import CARD_FILE as CARD_FILE
@@ -121,7 +121,7 @@ def save(
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
-        "move_features_version": FEATURES_VERSION,
+        "move_features_version": MOVE_FEATURES_VERSION,
     }
 
     def encode(group: Mapping[str, Tensor]) -> bytes:
@@ -211,7 +211,7 @@ def read_card(directory: Path) -> dict[str, Any]:
     path = directory / CARD_FILE
     if not directory.is_dir() or not path.exists():
         raise NoCheckpointError(f"{directory} holds no checkpoint: it has no {CARD_FILE}")
-    card = read_json(path, CardError, largest=MAX_CARD_BYTES)
+    card = read_json(path, CardError, max_bytes=MAX_CARD_BYTES)
     _check_card(path, card)
     validate_content(path, _find_entry(directory, card, "weights"), FileEntry, DamagedFileError)
     return card  # type: ignore[no-any-return]
@@ -243,10 +243,10 @@ def _check_card(path: Path, card: object) -> None:
             f"({moves_hash()}), with different planes or labels; train it again"
         )
     version = card["move_features_version"]
-    if card["preset"].get("move_features_width") and version != FEATURES_VERSION:
+    if card["preset"].get("move_features_width") and version != MOVE_FEATURES_VERSION:
         raise EncodingMismatchError(
             f"{path.parent} was trained with version {version} of the move features, but this "
-            f"version of Fianchetto computes {FEATURES_VERSION}: train it again"
+            f"version of Fianchetto computes {MOVE_FEATURES_VERSION}: train it again"
         )
 
 

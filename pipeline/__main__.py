@@ -12,10 +12,10 @@ def main() -> None:
     """Run the command line."""
     # Make pyarrow use malloc, in workers too: its own allocator keeps about 40 MiB of freed memory.
     # pyarrow reads this variable when it is imported.
-    from engine.cores import container_quota, count_cores
+    from engine.cores import count_cores, read_container_quota
 
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    if container_quota() < (os.cpu_count() or 1):  # torch ignores the container's CPU quota
+    if read_container_quota() < (os.cpu_count() or 1):  # torch ignores the container's CPU quota
         os.environ.setdefault("OMP_NUM_THREADS", str(count_cores()))
     try:
         from pipeline.cli.main import main as command

@@ -149,7 +149,7 @@ def _read_report(report: Path) -> str:
     path = report / "report.json"
     if not path.exists():
         return ""
-    found = read_json(path, ConfigError, largest=MAX_REPORT_BYTES)
+    found = read_json(path, ConfigError, max_bytes=MAX_REPORT_BYTES)
     try:
         if "chosen" in found:
             from pipeline.imitation.page import imitation_text

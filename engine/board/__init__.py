@@ -1,1 +1,1 @@
-"""Positions as bitboards: legal moves, the ends of games, random numbers."""
+"""Positions as bitboards: legal moves, endings of games, random numbers."""

@@ -13,7 +13,7 @@ eighth rank, and column 0 is the a-file. With White to move:
 With Black to move, the board is mirrored top to bottom (files stay), so the mover's pawns always
 move up, to lower bits.
 
-All values are unsigned 64-bit. Numba turns a mix of signed and unsigned 64-bit integers into int64
+All values are unsigned 64-bit. Numba converts a mix of signed and unsigned 64-bit integers to int64
 (or float64 where branches meet), so every constant and shift count is `np.uint64`.
 """
 
@@ -26,6 +26,7 @@ from numba import njit, types
 from engine.kernels import BORROWING, make_intrinsic
 
 U = np.uint64
+"""Type of boards, masks and shift counts."""
 
 EMPTY = U(0)
 ALL_SQUARES = U(0xFFFF_FFFF_FFFF_FFFF)
@@ -37,30 +38,32 @@ RANK_1 = U(0xFF00_0000_0000_0000)
 RANK_2 = U(0x00FF_0000_0000_0000)
 RANK_3 = U(0x0000_FF00_0000_0000)
 RANK_8 = U(0x0000_0000_0000_00FF)
-"""The mover's eighth rank, row 0: where own pawns promote."""
+"""The mover's eighth rank, row 0, where the mover's pawns promote."""
 
-# Masks against wrapping around the edge: the squares where a step to the east or west can land.
-NOT_A = U(~int(FILE_A) & int(ALL_SQUARES))
-NOT_H = U(~int(FILE_H) & int(ALL_SQUARES))
-NOT_AB = U(~(int(FILE_A) | int(FILE_A) << 1) & int(ALL_SQUARES))
-NOT_GH = U(~(int(FILE_H) | int(FILE_H) >> 1) & int(ALL_SQUARES))
+# Squares where a step to the east or west can land. Without these masks, a shift would wrap around
+# the edge of the board.
+NOT_FILE_A = U(~int(FILE_A) & int(ALL_SQUARES))
+NOT_FILE_H = U(~int(FILE_H) & int(ALL_SQUARES))
+NOT_FILES_AB = U(~(int(FILE_A) | int(FILE_A) << 1) & int(ALL_SQUARES))
+NOT_FILES_GH = U(~(int(FILE_H) | int(FILE_H) >> 1) & int(ALL_SQUARES))
 
-# Directions in the order of the move table: N NE E SE S SW W NW.
 DIRECTIONS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
-"""(file, rank) steps; north is the way own pawns move."""
+"""(file, rank) steps in the order of the move types: N NE E SE S SW W NW. The mover's pawns move
+north."""
 KNIGHT_STEPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))
 """(file, rank) steps in the order of move types 56..63."""
 
 
-_WORD = types.uint64(types.uint64)
-popcount = make_intrinsic(_WORD, lambda builder, board: builder.ctpop(board))
-"""Number of set bits, uint64 -> uint64 (inside compiled code)."""
-lowest = make_intrinsic(
-    _WORD, lambda builder, board: builder.cttz(board, ir.Constant(ir.IntType(1), 0))
+_UINT64_FUNCTION = types.uint64(types.uint64)
+popcount = make_intrinsic(_UINT64_FUNCTION, lambda builder, board: builder.ctpop(board))
+"""Count the set bits, uint64 -> uint64, in compiled code."""
+lowest_square = make_intrinsic(
+    _UINT64_FUNCTION, lambda builder, board: builder.cttz(board, ir.Constant(ir.IntType(1), 0))
 )
-"""Index of the lowest set bit, uint64 -> uint64; 64 for an empty board (inside compiled code)."""
-flip = make_intrinsic(_WORD, lambda builder, board: builder.bswap(board))
-"""Mirror top to bottom, uint64 -> uint64: a byte swap (inside compiled code)."""
+"""Return the index of the lowest set bit, uint64 -> uint64, in compiled code; 64 for an empty
+board."""
+flip = make_intrinsic(_UINT64_FUNCTION, lambda builder, board: builder.bswap(board))
+"""Mirror a board top to bottom, uint64 -> uint64, in compiled code: a byte swap."""
 
 
 @njit(**BORROWING, inline="always")
@@ -72,10 +75,10 @@ def bit(square: Any) -> Any:
 @njit(**BORROWING)
 def knight_attacks(board: Any) -> Any:
     """Return the squares attacked by knights on the squares of `board`, uint64."""
-    one_west = (board >> U(1)) & NOT_H
-    two_west = (board >> U(2)) & NOT_GH
-    one_east = (board << U(1)) & NOT_A
-    two_east = (board << U(2)) & NOT_AB
+    one_west = (board >> U(1)) & NOT_FILE_H
+    two_west = (board >> U(2)) & NOT_FILES_GH
+    one_east = (board << U(1)) & NOT_FILE_A
+    two_east = (board << U(2)) & NOT_FILES_AB
     near = one_west | one_east
     far = two_west | two_east
     return (near << U(16)) | (near >> U(16)) | (far << U(8)) | (far >> U(8))
@@ -84,5 +87,5 @@ def knight_attacks(board: Any) -> Any:
 @njit(**BORROWING)
 def king_attacks(board: Any) -> Any:
     """Return the squares adjacent to the squares of `board`, uint64."""
-    row = board | ((board << U(1)) & NOT_A) | ((board >> U(1)) & NOT_H)
+    row = board | ((board << U(1)) & NOT_FILE_A) | ((board >> U(1)) & NOT_FILE_H)
     return (row | (row << U(8)) | (row >> U(8))) & ~board

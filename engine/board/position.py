@@ -1,14 +1,14 @@
-"""A position as sixteen words in the mover's view: FEN in and out, push, mirror, key.
+"""A position as sixteen words in the mover's view: convert from and to FEN, push, mirror, hash.
 
-word    meaning                                              seen by
-0..11   own pawns, opponent's pawns, own knights, ...        mover (P p N n B b R r Q q K k)
-12      turn: zero with White to move, all ones with Black   -
-13      castling: home squares of rooks that may castle      mover (own row 7, the opponent's row 0)
-14      en-passant square after a double push, zero if none  mover (row 2)
-15      halfmove clock | ply << 16                           ply from 0; fullmove = ply // 2 + 1
+word    meaning
+0..11   the mover's and the opponent's pawns, knights, bishops, ...: P p N n B b R r Q q K k
+12      turn: zero with White to move, all ones with Black to move
+13      castling: home squares of rooks that may castle, the mover's in row 7, the others in row 0
+14      en-passant square after a double push, in row 2; zero if there is none
+15      halfmove clock | ply << 16; plies count from 0, so the full move is ply // 2 + 1
 
 The first thirteen words are planes 0..12 of the encoding. A push mirrors the board and swaps the
-colors, so the words are always seen by the side to move.
+colors, so the words always have the view of the side to move.
 """
 
 from typing import Any
@@ -18,31 +18,43 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import ALL_SQUARES, EMPTY, RANK_1, RANK_2, RANK_8, U, bit, flip, lowest
-from engine.board.rng import FIRST_FACTOR, GOLDEN, SECOND_FACTOR
+from engine.board.bitboard import (
+    ALL_SQUARES,
+    EMPTY,
+    RANK_1,
+    RANK_2,
+    RANK_8,
+    U,
+    bit,
+    flip,
+    lowest_square,
+)
+from engine.board.rng import FIRST_FACTOR, GOLDEN_GAMMA, SECOND_FACTOR
 from engine.errors import UserError
 from engine.kernels import BORROWING
 
 WORDS = 16
+"""Number of words of a position."""
 TURN = 12
 CASTLING = 13
 EN_PASSANT = 14
 COUNTERS = 15
 
 PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
-"""Index of the word with the mover's pieces; the opponent's are in the next word."""
+"""Index of the word with the mover's pieces of a kind; the opponent's are in the next word."""
 MOVER, OPPONENT = np.int64(0), np.int64(1)
-"""Sides, as int64: Numba would compile a kernel again for each literal number passed to it."""
+"""Sides, added to the index of a piece. They are int64, because Numba would compile a kernel again
+for each literal number passed to it."""
 
 HALFMOVE_MASK = U(0xFFFF)
 
 MAX_MOVES = 256
-"""Size of arrays of legal moves, with each promotion as four moves. A game position has at
-most 218."""
-_MAX_STEPS = (12, 8, 13, 14, 27, 10)
-"""Maximum number of moves of one piece, from pawn to king, with castling and promotions."""
+"""Size of arrays of legal moves, in which each promotion is four moves. A position of a game has
+at most 218."""
+_MAX_PIECE_MOVES = (12, 8, 13, 14, 27, 10)
+"""Maximum number of moves of a pawn, knight, bishop, rook, queen and king."""
 
-_UNPLAYABLE = {
+_UNPLAYABLE_REASONS = {
     chess.STATUS_EMPTY: "there are no pieces",
     chess.STATUS_NO_WHITE_KING: "White has no king",
     chess.STATUS_NO_BLACK_KING: "Black has no king",
@@ -59,18 +71,19 @@ class FenError(UserError):
 
 
 def from_board(board: chess.Board) -> Position:
-    """Convert a python-chess board to a position, uint64[16], without changing its rights.
+    """Convert a python-chess board to a position, uint64[16].
 
-    Raises FenError if there are more than MAX_MOVES legal moves.
+    Does not check that the position is playable, but raises FenError if there are more than
+    MAX_MOVES legal moves.
     """
     position = np.zeros(WORDS, dtype=np.uint64)
     white = board.turn == chess.WHITE
     own, opponent = board.occupied_co[board.turn], board.occupied_co[not board.turn]
-    # python-chess numbers squares from a1, so its boards are already upside down: they are
-    # Black's view.
+    # python-chess numbers squares from a1, so its boards are in Black's view
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     words = [side & kind for kind in kinds for side in (own, opponent)]
-    most = sum(steps * word.bit_count() for steps, word in zip(_MAX_STEPS, words[::2], strict=True))
+    own_words = zip(_MAX_PIECE_MOVES, words[::2], strict=True)
+    most = sum(moves * word.bit_count() for moves, word in own_words)
     if most > MAX_MOVES and (moves := board.legal_moves.count()) > MAX_MOVES:
         raise FenError(
             f"cannot use {board.fen()!r}: it has {moves} legal moves, more than the {MAX_MOVES} "
@@ -91,28 +104,28 @@ def parse_fen(fen: str) -> chess.Board:
     try:
         return chess.Board(fen, chess960=True)
     except ValueError as error:
-        reason = str(error).partition(":")[0]  # after the colon it repeats the whole text
+        reason = str(error).partition(":")[0]  # after a colon, the message repeats the FEN
         raise FenError(f"not a FEN: {fen[:100]!r}: {reason}") from error
 
 
 def from_fen(fen: str) -> Position:
     """Convert a FEN to a position, uint64[16].
 
-    Raises FenError if the text is malformed or the position is not playable. Castling rights
-    without king and rook at home are dropped, and so are en-passant squares that no double push
-    can have left. Impossible material (ten queens, ten pawns) is accepted.
+    Raises FenError if the text is malformed or the position is not playable. Drops castling rights
+    without the king and rook on their home squares, and an en-passant square that no pawn can have
+    just passed. Accepts impossible material, such as ten pawns.
     """
     return position_from_board(parse_fen(fen), fen)
 
 
 def position_from_board(board: chess.Board, fen: str) -> Position:
-    """Convert a board of `parse_fen` to a position as `from_fen` does; modifies the board."""
+    """Convert a board of `parse_fen` to a position as `from_fen` does; changes the board."""
     board.chess960 = False
     board.castling_rights = board.clean_castling_rights()
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
         board.ep_square = None
     status = board.status()
-    if reasons := [reason for flag, reason in _UNPLAYABLE.items() if status & flag]:
+    if reasons := [reason for flag, reason in _UNPLAYABLE_REASONS.items() if status & flag]:
         raise FenError(f"not a playable position: {fen[:100]!r}: {', '.join(reasons)}")
     return from_board(board)
 
@@ -142,7 +155,7 @@ def to_fen(position: Position) -> str:
 
 @njit(**BORROWING)
 def mirror(position: Any) -> None:
-    """Mirror the position in place: flip top to bottom, swap the colors, change the turn."""
+    """Mirror the position in place: flip it top to bottom, swap the colors, change the turn."""
     for index in range(0, 12, 2):
         own = flip(position[index])
         position[index] = flip(position[index + 1])
@@ -162,8 +175,8 @@ def occupied_squares(board: Any) -> Any:
 
 
 @njit(**BORROWING)
-def word_on(board: Any, square: Any, side: Any) -> Any:
-    """Return the word index of the piece of `side` on a square, or -1."""
+def find_piece_word(board: Any, square: Any, side: Any) -> Any:
+    """Return the index of the word with the piece of `side` on a square (one bit), or -1."""
     for word in range(side, TURN, 2):
         if board[word] & square != EMPTY:
             return word
@@ -172,11 +185,11 @@ def word_on(board: Any, square: Any, side: Any) -> Any:
 
 @njit(**BORROWING)
 def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
-    """Play a legal move in place; the position is then in the opponent's view.
+    """Play a legal move in place; afterwards, the position is in the view of the other side.
 
-    `source` and `target` are bit indices in the mover's view; castling is the king's two-square
-    move; `promotion` is a python-chess piece type (2 knight .. 5 queen), or 0. An illegal move
-    leaves a meaningless position.
+    `source` and `target` are bit indices in the mover's view. `promotion` is a python-chess piece
+    type (2 knight .. 5 queen), or 0. Castling is the king's two-square move. The move is not
+    checked: an illegal one leaves a meaningless position.
     """
     start, end = bit(source), bit(target)
     word = 0
@@ -218,21 +231,21 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
 
 @njit(**BORROWING, inline="always")
 def _mix(total: Any, word: Any) -> Any:
-    """Mix a word into a running hash; for each word this is a bijection of `total`."""
+    """Mix a word into the running hash `total`; for each word, this is a bijection of `total`."""
     total = (total ^ word) * FIRST_FACTOR
     return total ^ (total >> U(29))
 
 
 @njit(**BORROWING)
-def key(position: Any, en_passant_legal: Any) -> Any:
-    """Hash pieces, turn, castling rights and a *legal* en-passant capture, uint64.
+def hash_position(position: Any, en_passant_legal: Any) -> Any:
+    """Hash pieces, turn, castling rights and the en-passant square, uint64.
 
-    Positions that agree in these are the same. `en_passant_legal` is 1 or 0, uint64: a bool would
-    cost replay a quarter of its speed. Words are mixed in independent chains, because the
-    processor would stall on one chain of fifteen multiplications. The finalizer is splitmix64's
-    (Steele, Lea and Flood 2014).
+    The square counts only if a capture there is legal, so that equal hashes mean repetitions.
+    `en_passant_legal` is 1 or 0 as uint64, because a bool would cost replay a quarter of its speed.
+    Words are mixed in independent chains, because the processor would stall on one chain of fifteen
+    multiplications. The finalizer is splitmix64's (Steele, Lea and Flood 2014).
     """
-    first, second = GOLDEN, U(0xD1B5_4A32_D192_ED03)
+    first, second = GOLDEN_GAMMA, U(0xD1B5_4A32_D192_ED03)
     third, fourth = U(0xABC9_8388_FB8F_AC03), U(0x8CB9_2BA7_2F3D_8DD7)
     for index in range(0, 12, 4):
         first = _mix(first, position[index])
@@ -249,7 +262,7 @@ def key(position: Any, en_passant_legal: Any) -> Any:
 
 @njit(**BORROWING)
 def castling_bits(position: Any) -> Any:
-    """Pack castling rights, uint64: 1 own kingside, 2 own queenside, 4 and 8 the opponent's."""
+    """Pack castling rights, uint64: the mover's king side 1, queen side 2; the opponent's 4, 8."""
     rights = position[CASTLING]
     return (
         (rights >> U(63))
@@ -263,4 +276,4 @@ def castling_bits(position: Any) -> Any:
 def en_passant_file(position: Any) -> Any:
     """Return the file (0 = a) of the en-passant square, uint64, or 255."""
     board = position[EN_PASSANT]
-    return U(255) if board == U(0) else lowest(board) & U(7)
+    return U(255) if board == U(0) else lowest_square(board) & U(7)

@@ -1,8 +1,8 @@
 """Parse FENs in compiled code, as `engine.board.position.from_fen` does, for millions of rows.
 
-This parser accepts only FENs as programs write them: four or six fields, separated by one space.
+This parser accepts FENs only as programs write them: four or six fields, separated by one space.
 For text that a person typed, use `from_fen`, which is more lenient and explains errors. A test
-compares the two.
+compares the results of both.
 """
 
 from typing import Any
@@ -28,115 +28,119 @@ from engine.board.position import (
 from engine.kernels import BORROWING
 
 VALID, MALFORMED, UNPLAYABLE, CHESS960 = range(4)
-"""Results of `read_fen`. CHESS960: the castling rights exist only in Chess960."""
+"""Results of `read_fen`; CHESS960 means that the castling rights exist only in Chess960."""
 
-_SPACE, _DIGIT_0, _DASH = 32, 48, 45
+_SPACE, _DASH, _DIGIT_0, _DIGIT_3, _DIGIT_6, _DIGIT_9 = (ord(char) for char in " -0369")
+_UPPER_A, _LOWER_A, _LOWER_B, _LOWER_H = (ord(char) for char in "Aabh")
+_LOWER_K, _LOWER_Q, _LOWER_W = (ord(char) for char in "kqw")
+_LOWER_CASE = 32
+"""Bit that turns a capital letter into a small one."""
 _FILE_E = FILE_A << U(4)
-_ENDS = FILE_A | FILE_A << U(7)
+_ROOK_FILES = FILE_A | FILE_A << U(7)
+"""Files on which rooks start, except in Chess960."""
 
-_DIGIT, _SLASH = 1 << 4, -1 << 16
-"""Flags of a digit and a slash in _BOARD_CHARS; a slash sets all bits from 16 on."""
+_DIGIT_FLAG, _SLASH_BITS = 1 << 4, -1 << 16
+"""Marks of a digit and a slash in _BOARD_CHARS; a slash sets all bits from 16 on."""
 
 
-def _board_chars() -> NDArray[np.int64]:
-    """Return a table of the characters of a FEN's board field, int64[256].
+def _make_board_chars() -> NDArray[np.int64]:
+    """Return what each character of a FEN's board field means, int64[256].
 
-    Bits 0 to 3: the word in which the character sets a square; COUNTERS, which is overwritten
-    later, unless it is a piece. Bits 8 to 15: the number of squares, 255 if the character is
-    invalid. The other bits are flags.
+    Bits 0 to 3 are the word of the position in which a piece's square is set. Characters that are
+    not pieces set it in COUNTERS, which is overwritten later. Bits 8 to 15 are the number of
+    squares, or 255 if the character is invalid. The other bits mark digits and slashes.
     """
     table = np.full(256, 255 << 8 | COUNTERS, dtype=np.int64)
     for word, letter in enumerate("PpNnBbRrQqKk"):
         table[ord(letter)] = 1 << 8 | word
     for digit in range(1, 9):
-        table[_DIGIT_0 + digit] = digit << 8 | _DIGIT | COUNTERS
-    table[ord("/")] = _SLASH | COUNTERS
+        table[_DIGIT_0 + digit] = digit << 8 | _DIGIT_FLAG | COUNTERS
+    table[ord("/")] = _SLASH_BITS | COUNTERS
     return table
 
 
-_BOARD_CHARS = _board_chars()
+_BOARD_CHARS = _make_board_chars()
 
 
 @njit(**BORROWING)
-def _read_board(text: Any, at: Any, end: Any, position: Any) -> Any:
+def _read_board(text: Any, index: Any, end: Any, position: Any) -> Any:
     """Read the board field; return the index after it, or -1 if it is malformed.
 
-    No branch depends on a character: the processor would mispredict one in three.
+    No branch depends on a character, because the processor would mispredict a third of them.
     """
-    square, row_end, before, wrong, left = 0, 8, 0, 0, 0
-    while at < end:
-        byte = text[U(at)]  # a signed index would cost a comparison with zero
+    square, row_end, previous, wrong, left = 0, 8, 0, 0, 0
+    while index < end:
+        byte = text[U(index)]  # unsigned, because Numba would compare a signed one with 0
         if byte == _SPACE:
             break
         char = _BOARD_CHARS[byte]
         is_slash = char >> 16  # all ones or zero
         position[U(char & 15)] |= bit(square & 63)
-        wrong |= (is_slash & (square ^ row_end)) | (char & before & _DIGIT)
+        wrong |= (is_slash & (square ^ row_end)) | (char & previous & _DIGIT_FLAG)
         square += (char >> 8) & 255
         row_end += is_slash & 8
         left |= row_end - square
-        before = char
-        at += 1
-    return at if wrong == 0 and left >= 0 and square == 64 and row_end == 64 else -1
+        previous = char
+        index += 1
+    return index if wrong == 0 and left >= 0 and square == 64 and row_end == 64 else -1
 
 
 @njit(**BORROWING)
 def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
-    """Return the rook on the rank `back` for a lower-case castling letter, or EMPTY."""
+    """Return the rook on the rank `back` that a small castling letter names, or EMPTY."""
     king, rooks = position[KING + side] & back, position[ROOK + side] & back
     if popcount(king) != ONE:
         return EMPTY
-    if char == 107:  # k: the outermost rook east of the king
+    if char == _LOWER_K:  # the outermost rook east of the king
         rooks &= ~(king | (king - ONE))
         rook = EMPTY
         while rooks != EMPTY:
             rook = rooks & ~(rooks - ONE)
             rooks ^= rook
         return rook
-    if char == 113:  # q
+    if char == _LOWER_Q:
         rooks &= king - ONE
         return rooks & ~(rooks - ONE)
-    return rooks & (FILE_A << U(char - 97))
+    return rooks & (FILE_A << U(char - _LOWER_A))
 
 
 @njit(**BORROWING)
-def _read_castling(text: Any, at: Any, end: Any, position: Any) -> Any:
+def _read_castling(text: Any, index: Any, end: Any, position: Any) -> Any:
     """Read the castling rights; return (index after them, VALID, MALFORMED or CHESS960)."""
-    if at < end and text[at] == _DASH:
-        return at + 1, VALID
-    first, white, black, result = at, 0, 0, VALID
-    while at < end and text[at] != _SPACE:
-        char = int(text[at])
-        side = 1 if char >= 97 else 0
-        char |= 32
-        if (
-            not (97 <= char <= 104 or char == 107 or char == 113)
-            or text[at] < 65
-            or (side == 0 and black > 0)
-        ):
-            return at, MALFORMED
+    if index < end and text[index] == _DASH:
+        return index + 1, VALID
+    first, white, black, result = index, 0, 0, VALID
+    while index < end and text[index] != _SPACE:
+        char = int(text[index])
+        side = 1 if char >= _LOWER_A else 0
+        char |= _LOWER_CASE
+        is_known = _LOWER_A <= char <= _LOWER_H or char in (_LOWER_K, _LOWER_Q)
+        if not is_known or text[index] < _UPPER_A or (side == 0 and black > 0):
+            return index, MALFORMED
         white, black = white + 1 - side, black + side
         back = RANK_8 if side else RANK_1
         rook = _find_rook(position, side, back, char)
         if rook != EMPTY:
-            if position[KING + side] & _FILE_E == EMPTY or rook & _ENDS == EMPTY:
+            if position[KING + side] & _FILE_E == EMPTY or rook & _ROOK_FILES == EMPTY:
                 result = CHESS960
             position[CASTLING] |= rook
-        at += 1
-    return at, (result if at > first and white <= 2 and black <= 2 else MALFORMED)
+        index += 1
+    return index, (result if index > first and white <= 2 and black <= 2 else MALFORMED)
 
 
 @njit(**BORROWING)
-def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) -> Any:
+def _read_en_passant(text: Any, index: Any, end: Any, black: Any, position: Any) -> Any:
     """Read the en-passant square; return the index after it, or -1 if it is malformed.
 
-    A square that no double push can have left is ignored.
+    A square is ignored if no pawn can have just passed it.
     """
-    if at < end and text[at] == _DASH:
-        return at + 1
-    if at + 1 >= end or not 97 <= text[at] <= 104 or (text[at + 1] != 51 and text[at + 1] != 54):
+    if index < end and text[index] == _DASH:
+        return index + 1
+    if index + 1 >= end or not _LOWER_A <= text[index] <= _LOWER_H:
         return -1
-    file, sixth = U(text[at]) - U(97), text[at + 1] == 54
+    if text[index + 1] != _DIGIT_3 and text[index + 1] != _DIGIT_6:
+        return -1
+    file, sixth = U(text[index]) - U(_LOWER_A), text[index + 1] == _DIGIT_6
     if sixth != black:
         pawn, behind = (file + U(24), file + U(8)) if sixth else (file + U(32), file + U(48))
         target = file + U(16) if sixth else file + U(40)
@@ -146,49 +150,49 @@ def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) ->
             and occupied_squares(position) & (bit(target) | bit(behind)) == EMPTY
         ):
             position[EN_PASSANT] = bit(target)
-    return at + 2
+    return index + 2
 
 
 @njit(**BORROWING)
-def _read_counter(text: Any, at: Any, end: Any) -> Any:
+def _read_counter(text: Any, index: Any, end: Any) -> Any:
     """Read a space and up to four digits; return (number, index after them or -1)."""
-    if at >= end or text[at] != _SPACE:
+    if index >= end or text[index] != _SPACE:
         return 0, -1
-    at += 1
-    first, number = at, 0
-    while at < end and at < first + 4 and 48 <= text[at] <= 57:
-        number = number * 10 + int(text[at]) - _DIGIT_0
-        at += 1
-    return number, (at if at > first else -1)
+    index += 1
+    first, number = index, 0
+    while index < end and index < first + 4 and _DIGIT_0 <= text[index] <= _DIGIT_9:
+        number = number * 10 + int(text[index]) - _DIGIT_0
+        index += 1
+    return number, (index if index > first else -1)
 
 
 @njit(**BORROWING)
-def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
-    """Read a FEN into `position` (uint64[16]); return VALID or an error code.
+def read_fen(text: Any, index: Any, end: Any, position: Any) -> Any:
+    """Read the FEN `text[index:end]` (uint8) into `position` (uint64[16]); return a result code.
 
-    The FEN is `text[at:end]` (uint8). The number of legal moves is not checked (MAX_MOVES). Missing
-    counters are read as halfmove clock 0 and move number 1.
+    Without counters, the halfmove clock is 0 and the move number 1. The caller checks that the
+    position has at most MAX_MOVES legal moves.
     """
     for word in range(WORDS):
         position[word] = U(0)
-    at = _read_board(text, at, end, position)
-    if at < 0 or at + 2 >= end or text[at] != _SPACE or text[at + 2] != _SPACE:
+    index = _read_board(text, index, end, position)
+    if index < 0 or index + 2 >= end or text[index] != _SPACE or text[index + 2] != _SPACE:
         return MALFORMED
-    black = text[at + 1] == 98
-    if not black and text[at + 1] != 119:
+    black = text[index + 1] == _LOWER_B
+    if not black and text[index + 1] != _LOWER_W:
         return MALFORMED
-    at, rights = _read_castling(text, at + 3, end, position)
-    if rights == MALFORMED or at >= end or text[at] != _SPACE:
+    index, rights = _read_castling(text, index + 3, end, position)
+    if rights == MALFORMED or index >= end or text[index] != _SPACE:
         return MALFORMED
-    at = _read_en_passant(text, at + 1, end, black, position)
-    if at < 0:
+    index = _read_en_passant(text, index + 1, end, black, position)
+    if index < 0:
         return MALFORMED
     halfmove, fullmove = 0, 1
-    if at < end:
-        halfmove, at = _read_counter(text, at, end)
-        if at >= 0:
-            fullmove, at = _read_counter(text, at, end)
-        if at != end:
+    if index < end:
+        halfmove, index = _read_counter(text, index, end)
+        if index >= 0:
+            fullmove, index = _read_counter(text, index, end)
+        if index != end:
             return MALFORMED
     ply = min(2 * (max(fullmove, 1) - 1) + black, 0xFFFF)
     position[COUNTERS] = U(halfmove) | U(ply) << U(16)
@@ -199,7 +203,7 @@ def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _is_playable(position: Any) -> Any:
-    """Return whether kings and pawns are valid and the opponent is not in check."""
+    """Return whether kings and pawns are valid and the side not to move is not in check."""
     if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
         return False
     if (position[PAWN] | position[PAWN + 1]) & (RANK_1 | RANK_8) != EMPTY:

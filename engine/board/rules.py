@@ -5,28 +5,28 @@ from typing import Any
 from numba import njit
 
 from engine.board.bitboard import EMPTY, U, popcount
-from engine.board.movegen import has_no_moves
+from engine.board.movegen import has_no_legal_move
 from engine.board.position import BISHOP, COUNTERS, HALFMOVE_MASK, KNIGHT, PAWN, QUEEN, ROOK
 from engine.kernels import BORROWING
 
 ONGOING = -1
-MATE, STALEMATE, MATERIAL, REPETITION, FIFTY = range(5)
-"""Mate, no legal move, insufficient material for either side, third occurrence, fifty moves."""
+MATE, STALEMATE, INSUFFICIENT_MATERIAL, REPETITION, FIFTY_MOVES = range(5)
+"""How a game ends by the rules; REPETITION is the third occurrence of a position."""
 
 ENDINGS = {
     MATE: "checkmate",
     STALEMATE: "stalemate",
-    MATERIAL: "material",
+    INSUFFICIENT_MATERIAL: "material",
     REPETITION: "repetition",
-    FIFTY: "fifty moves",
+    FIFTY_MOVES: "fifty moves",
 }
-"""Names of these endings in game records."""
+"""Names of the endings in game records."""
 
-FIFTY_MOVES = 100
-"""Half-moves without a capture or pawn move after which a game is drawn. Here the draw is
-automatic; under the rules a player has to claim it."""
+FIFTY_MOVES_PLIES = 100
+"""Half-moves without a capture or pawn move after which a game is drawn. The draw is automatic
+here; under the rules of chess, a player has to claim it."""
 
-_LIGHT = U(0xAA55_AA55_AA55_AA55)
+_LIGHT_SQUARES = U(0xAA55_AA55_AA55_AA55)
 
 
 @njit(**BORROWING)
@@ -39,21 +39,21 @@ def has_insufficient_material(position: Any) -> Any:
             return False
     if knights != EMPTY:
         return popcount(knights | bishops) == U(1)
-    return bishops & _LIGHT == EMPTY or bishops & ~_LIGHT == EMPTY
+    return bishops & _LIGHT_SQUARES == EMPTY or bishops & ~_LIGHT_SQUARES == EMPTY
 
 
 @njit(**BORROWING)
-def ending_of_position(position: Any, planes: Any, checkers: Any) -> Any:
+def find_ending(position: Any, planes: Any, checkers: Any) -> Any:
     """Return how the game has ended in a position (uint64[16]), or ONGOING.
 
-    The caller checks repetition, which needs the game's history. `planes` (uint64[77]) and
-    `checkers` are the results of `legal_planes`. If several rules apply, the order is that of
-    python-chess: mate or stalemate, material, fifty moves, then repetition.
+    `planes` (uint64[77]) and `checkers` are the results of `legal_planes`. If several rules apply,
+    the first counts, in the order of python-chess: mate or stalemate, insufficient material, fifty
+    moves, then repetition. The caller checks repetition, which needs the game's history.
     """
-    if has_no_moves(planes):
+    if has_no_legal_move(planes):
         return MATE if checkers > 0 else STALEMATE
     if has_insufficient_material(position):
-        return MATERIAL
-    if position[COUNTERS] & HALFMOVE_MASK >= U(FIFTY_MOVES):
-        return FIFTY
+        return INSUFFICIENT_MATERIAL
+    if position[COUNTERS] & HALFMOVE_MASK >= U(FIFTY_MOVES_PLIES):
+        return FIFTY_MOVES
     return ONGOING

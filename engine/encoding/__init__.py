@@ -1,1 +1,1 @@
-"""Positions as the 77 stored planes and as other systems' views; moves as labels."""
+"""Positions as the 77 stored planes or the planes of other systems; moves as labels."""

@@ -1,7 +1,7 @@
-"""Attack planes: the squares that the pieces of each kind attack, by side.
+"""Compute attack planes: the squares that each side's pieces of a kind attack.
 
 A convolutional network needs several layers to follow a line across the board; an attack plane
-shows it at once. These planes are computed from the piece planes for each batch and are not stored.
+shows it at once. Attack planes are computed from the piece planes of each batch, and not stored.
 
 Axes: B rows, P planes.
 """
@@ -20,16 +20,16 @@ from engine.kernels import BORROWING
 
 
 @njit(**BORROWING)
-def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
-    """Write the attacks of all rows; `alone` is scratch, uint64[16] of zeros."""
+def _write_attacks(planes_BP: Any, one_kind: Any, attacks_BP: Any) -> None:
+    """Write the attacks of all rows; `one_kind` is scratch, uint64[16], all zeros."""
     for row in range(len(planes_BP)):
         occupied = occupied_squares(planes_BP[row])
         attacks_BP[row, PAWN] = pawn_attacks_up(planes_BP[row, PAWN])
         attacks_BP[row, PAWN + 1] = pawn_attacks_down(planes_BP[row, PAWN + 1])
         for word in range(PAWN + 2, TURN):
-            alone[word] = planes_BP[row, word]
-            attacks_BP[row, word] = attacked_by(alone, word % 2, EMPTY, occupied)
-            alone[word] = EMPTY
+            one_kind[word] = planes_BP[row, word]
+            attacks_BP[row, word] = attacked_by(one_kind, word % 2, EMPTY, occupied)
+            one_kind[word] = EMPTY
 
 
 def attack_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -39,5 +39,5 @@ def attack_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """
     planes_BP = check_planes(planes_BP)
     attacks_BP = np.empty((len(planes_BP), PIECE_PLANES), dtype=np.uint64)
-    _fill(planes_BP, np.zeros(WORDS, dtype=np.uint64), attacks_BP)
+    _write_attacks(planes_BP, np.zeros(WORDS, dtype=np.uint64), attacks_BP)
     return attacks_BP

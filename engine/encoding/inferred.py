@@ -1,4 +1,4 @@
-"""Estimate castling and en-passant columns from planes alone.
+"""Estimate the columns of castling rights, en passant and the halfmove clock from planes alone.
 
 column       estimate
 castling     a right for each king and rook at home, even if one of them has moved and returned
@@ -17,18 +17,19 @@ from engine.board.movegen import MOVE_PLANES
 from engine.board.position import KING, PAWN, ROOK
 from engine.encoding.planes import PIECE_PLANES
 
-_HOME = ((0, 60, 63, 1), (0, 60, 56, 2), (1, 4, 7, 4), (1, 4, 0, 8))
-"""(own or opponent's, king's bit, rook's bit, the right's bit in `castling`)."""
+_CASTLING_HOMES = ((0, 60, 63, 1), (0, 60, 56, 2), (1, 4, 7, 4), (1, 4, 0, 8))
+"""For each castling right: side (0 is the mover), square of the king, square of the rook, and the
+right's bit in the column `castling`."""
 _SIXTH_RANK = np.uint64(0x0000_0000_00FF_0000)
-_NE, _NW = MOVE_PLANES + 1, MOVE_PLANES + 7
+_NORTH_EAST_PLANE, _NORTH_WEST_PLANE = MOVE_PLANES + 1, MOVE_PLANES + 7
 NO_EP_FILE = 255
-"""`ep_file` of a position without an en-passant square."""
-INFERRED = ("castling", "ep_file", "halfmove")
+"""Value of the column `ep_file` without an en-passant square."""
+INFERRED_COLUMNS = ("castling", "ep_file", "halfmove")
 
 
-def _castling(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def _infer_castling(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     rights_B = np.zeros(len(planes_BP), dtype=np.uint8)
-    for side, king, rook, right in _HOME:
+    for side, king, rook, right in _CASTLING_HOMES:
         home_B = (planes_BP[:, KING + side] >> np.uint64(king)) & (
             planes_BP[:, ROOK + side] >> np.uint64(rook)
         )
@@ -36,11 +37,11 @@ def _castling(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return rights_B
 
 
-def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
+def _infer_ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     pawns_B = planes_BP[:, PAWN]
     opponent_B = np.bitwise_or.reduce(planes_BP[:, 1:PIECE_PLANES:2], axis=1)
-    reached_B = (planes_BP[:, _NE] & pawns_B) >> np.uint64(7) | (
-        planes_BP[:, _NW] & pawns_B
+    reached_B = (planes_BP[:, _NORTH_EAST_PLANE] & pawns_B) >> np.uint64(7) | (
+        planes_BP[:, _NORTH_WEST_PLANE] & pawns_B
     ) >> np.uint64(9)
     taken_B = reached_B & ~opponent_B & _SIXTH_RANK  # a diagonal pawn move to an empty square
     row_B = (taken_B >> np.uint64(16)).astype(np.uint8)
@@ -49,6 +50,7 @@ def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def infer_columns(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Estimate the INFERRED columns, each `[B]`, from stored planes uint64[B, 77]."""
-    columns_B = _castling(planes_BP), _ep_file(planes_BP), np.zeros(len(planes_BP), dtype=np.uint8)
-    return dict(zip(INFERRED, columns_B, strict=True))
+    """Return the estimated columns, uint8[B] each, by name, from stored planes uint64[B, 77]."""
+    halfmove_B = np.zeros(len(planes_BP), dtype=np.uint8)
+    columns_B = _infer_castling(planes_BP), _infer_ep_file(planes_BP), halfmove_B
+    return dict(zip(INFERRED_COLUMNS, columns_B, strict=True))

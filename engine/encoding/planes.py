@@ -1,18 +1,17 @@
 """Define the 77 planes and the 4096 labels, pinned by a version and a hash.
 
 planes    meaning (mover's view)
-0..11     own pawns, opponent's pawns, own knights, opponent's; bishops, rooks, queens and kings
-          likewise;
-12        all ones when Black is to move, zeros when White is;
-13..76    plane 13 + t holds the from-squares that have a legal move of type t.
+0..11     the mover's and the opponent's pawns, knights, bishops, rooks, queens, kings: P p N n ...
+12        all ones if Black is to move, zeros if White is
+13..76    plane 13 + t: from-squares of the legal moves of type t
 
-type t    distance-major: t = (distance - 1) * 8 + direction, distance 1..7,
-          directions N NE E SE S SW W NW;
-          56..63 the knight moves (file, rank): (1,2) (2,1) (2,-1) (1,-2) (-1,-2) (-2,-1) (-2,1)
-          (-1,2)
-label     t * 64 + k, k the from-square's bit: legal exactly when bit k of plane 13 + t is set.
-          Castling is the king's two-square move; a promotion is labeled by its pawn move (the
-          piece is stored separately).
+type t    step
+0..55     (distance - 1) * 8 + direction: distances 1..7, directions N NE E SE S SW W NW
+56..63    knight steps (file, rank): (1,2) (2,1) (2,-1) (1,-2) (-1,-2) (-2,-1) (-2,1) (-1,2)
+
+The label of a move is t * 64 + k, where k is the bit of its from-square. The move is legal exactly
+if bit k of plane 13 + t is set. Castling is the king's two-square move. A promotion has the label
+of its pawn move; the piece is stored separately.
 
 Stability: every manifest and checkpoint stores ENCODING_VERSION and `moves_hash()`. Any change
 needs a new version. The move types are ChessMarro's; the mover's view and the bit order are this
@@ -43,8 +42,8 @@ LABELS = MOVE_TYPES * 64
 PLANE_BYTES = PLANES * 8
 assert (MOVE_PLANES, PLANES, LABELS, PLANE_BYTES) == (13, 77, 4096, 616)
 
-ILLEGAL_TYPE = 255
-"""Entry of `type_table` for squares that no queen or knight move joins."""
+NO_MOVE_TYPE = 255
+"""Entry of `type_table` for two squares that no queen or knight move connects."""
 
 
 class PlanesError(UserError):
@@ -58,10 +57,10 @@ class LabelError(UserError):
 @cache
 def steps() -> tuple[tuple[int, int], ...]:
     """Return the (file, rank) step of each of the 64 move types, in the mover's view."""
-    straight = [
+    slides = [
         (file * distance, rank * distance) for distance in range(1, 8) for file, rank in DIRECTIONS
     ]
-    return (*straight, *KNIGHT_STEPS)
+    return (*slides, *KNIGHT_STEPS)
 
 
 @cache
@@ -79,8 +78,8 @@ def target_table() -> NDArray[np.int8]:
 
 @cache
 def type_table() -> NDArray[np.uint8]:
-    """Return the move type by from- and to-square, uint8[64, 64]; ILLEGAL_TYPE if none."""
-    table = np.full((64, 64), ILLEGAL_TYPE, dtype=np.uint8)
+    """Return the move type for each from- and to-square, uint8[64, 64]; NO_MOVE_TYPE for none."""
+    table = np.full((64, 64), NO_MOVE_TYPE, dtype=np.uint8)
     for label, target in enumerate(target_table()):
         if target >= 0:
             table[label % 64, target] = label // 64
@@ -90,7 +89,7 @@ def type_table() -> NDArray[np.uint8]:
 
 @cache
 def moves_hash() -> str:
-    """Return a hash of the plane order, bit order and move table, 16 hex digits."""
+    """Return a hash of the plane order, bit order and move types, 16 hex digits."""
     order = ",".join(f"{side}{piece}" for piece in "PNBRQK" for side in ("own ", "opponent's "))
     text = f"{order};turn;bit=row*8+col;{steps()};{target_table().tolist()}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -101,7 +100,7 @@ def label_of(move: chess.Move, turn: chess.Color) -> int:
     flip = 56 if turn == chess.WHITE else 0
     source, target = move.from_square ^ flip, move.to_square ^ flip
     kind = int(type_table()[source, target])
-    if kind == ILLEGAL_TYPE:
+    if kind == NO_MOVE_TYPE:
         raise LabelError(f"{move.uci()} is not a move of standard chess")
     return kind * 64 + source
 
@@ -110,7 +109,7 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
     """Return the move for a label and promotion (piece type or 0), played by the side `turn`."""
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:
-        raise LabelError(f"the move of label {label} leaves the board")
+        raise LabelError(f"label {label} is not a move: it leaves the board")
     flip = 56 if turn == chess.WHITE else 0
     return chess.Move(label % 64 ^ flip, target ^ flip, promotion or None)
 
@@ -118,7 +117,7 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
 def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return planes as contiguous uint64[B, 77]; raise PlanesError if a row is not a position.
 
-    Compiled code does not check bounds, so planes from files must pass here first.
+    Compiled code does not check bounds, so call this first for planes from files.
     """
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
         raise PlanesError(f"planes must be uint64[B, {PLANES}], got shape {list(planes_BP.shape)}")
@@ -151,5 +150,5 @@ def unpack(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def legal_mask(planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which labels are legal, bool[B, 4096], from planes uint64[B, 77]."""
+    """Return the mask of legal labels, bool[B, 4096], from planes uint64[B, 77]."""
     return unpack(planes_BP[:, MOVE_PLANES:]).reshape(len(planes_BP), LABELS).astype(np.bool_)

@@ -1,1 +1,1 @@
-"""Evaluators, from planes to logits and win/draw/loss; features of legal moves."""
+"""Evaluators: functions from planes to policy logits and win/draw/loss; features of moves."""

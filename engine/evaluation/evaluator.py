@@ -1,4 +1,4 @@
-"""Evaluators: the interface between a player's knowledge and search, self-play, matches and UCI.
+"""Define evaluators, through which search, self-play, matches and UCI use a network.
 
 An evaluator is any callable of type `Evaluator`: a network, `handwritten.evaluate`, or `uniform`.
 
@@ -16,9 +16,9 @@ from engine.encoding.planes import LABELS
 Evaluator = Callable[[NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """planes uint64[B, 77] -> (policy logits float32[B, 4096], wdl float32[B, 3]).
 
-Mover's view. Logits of illegal labels are undefined (they may be -inf): callers mask them by the
-planes. wdl holds the probabilities of win, draw and loss; they sum to one. Both may be read-only or
-reused memory: read them before the next call, and copy before changing them.
+Mover's view. Logits of illegal labels are undefined and may be -inf: callers mask them by the
+planes. wdl holds the probabilities of win, draw and loss, which sum to one. Both arrays may be
+read-only or reused by the next call: read them before it, and copy before changing them.
 """
 
 _ZEROS_A, _THIRDS_W = np.zeros(LABELS, np.float32), np.full(3, 1.0 / 3.0, np.float32)
@@ -27,17 +27,17 @@ _ZEROS_A, _THIRDS_W = np.zeros(LABELS, np.float32), np.full(3, 1.0 / 3.0, np.flo
 def uniform(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return logits 0 for every move and 1/3 for every outcome. An Evaluator.
 
-    All rows share the same read-only memory: filling 16 kB per row would take longer than the rest
-    of a search round.
+    All rows share the same read-only memory, because filling 16 kB per row would take longer than
+    the rest of a search round.
     """
     rows = len(planes_BP)
     return np.broadcast_to(_ZEROS_A, (rows, LABELS)), np.broadcast_to(_THIRDS_W, (rows, 3))
 
 
 CENTIPAWN_SCALE, CENTIPAWN_BEND = 90.0, 1.5637541897
-"""lc0's centipawn formula: cp = 90 * tan(1.5637541897 * value), at most 12,780."""
+"""Factors of lc0's formula, cp = 90 * tan(1.5637541897 * value), which is at most 12,780."""
 
 
-def centipawns(value: float) -> int:
-    """Convert an expected score in [-1, 1] to centipawns for the same side."""
+def to_centipawns(value: float) -> int:
+    """Convert win minus loss, -1 to 1, to centipawns for the same side."""
     return round(CENTIPAWN_SCALE * math.tan(CENTIPAWN_BEND * min(max(value, -1.0), 1.0)))

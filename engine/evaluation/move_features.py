@@ -1,20 +1,22 @@
 """Move features: gains, risks and threats of each legal move, as inputs of a network.
 
-A network would have to learn attacks, but computing them is cheap. AlphaGo's first networks had
+A network would have to learn attacks, but computing them is cheap. The networks of AlphaGo had
 similar inputs: what each move captures and endangers (Silver et al. 2016, doi:10.1038/nature16961,
-extended data table 2). Exchanges are those of `engine.evaluation.static_exchange`, which ignores
+extended data table 2). Exchanges are those of engine/evaluation/static_exchange.py, which ignores
 pins and checks.
 
-feature          in tens of centipawns, 0 to 255, on the board after the move unless noted.
-takes            value of the captured piece, and the gain of a promotion (to a queen).
-risks            the opponent's gain by taking on the move's target square.
-leaves           the opponent's best gain by an exchange on any other square.
-leaves_next      the second best: the loss when the first is answered.
-threatens        the mover's best gain by an exchange, if it could move again.
-threatens_next   the second best: the gain of a fork.
-stands           the opponent's best gain if the mover passed; equal for all moves of a row.
-check            1 for check, 2 for mate, else 0.
-target           the move's target square, as a bit index in the mover's view.
+The first seven features are amounts in tens of centipawns, at most 255. Unless noted, exchanges are
+on the board after the move.
+
+takes            value of the captured piece, and the gain of a promotion (to a queen)
+risks            the opponent's gain by an exchange on the move's to-square
+leaves           the opponent's best gain by an exchange on any other square
+leaves_next      its second best, which remains if the mover answers the best
+threatens        the mover's best gain by an exchange, if it could move again
+threatens_next   its second best, which a fork would win
+stands           the opponent's best gain if the mover passed; equal for all moves of a row
+check            1 for check, 2 for mate, else 0
+target           the move's to-square, as a bit index in the mover's view
 
 Axes: B rows, M legal moves of all rows (concatenated), F features.
 """
@@ -25,12 +27,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest_square
 from engine.board.movegen import (
     MOVE_PLANES,
     MOVE_TYPES,
     attacked_by,
-    has_no_moves,
+    has_no_legal_move,
     legal_planes,
     pawn_attacks_down,
     pawn_attacks_up,
@@ -44,29 +46,30 @@ from engine.board.position import (
     PAWN,
     QUEEN,
     WORDS,
+    find_piece_word,
     occupied_squares,
     push,
-    word_on,
 )
 from engine.encoding.planes import LABELS, check_planes
 from engine.evaluation.static_evaluation import best_exchanges
-from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
+from engine.evaluation.static_exchange import EXCHANGE_VALUES, MAX_EXCHANGE, see
 from engine.kernels import BORROWING
 
-FEATURES_VERSION = 1
-"""Version of these features and of their encoding in `model.network.decoder`: a network with
-another version cannot be loaded."""
-FEATURES = (
+MOVE_FEATURES_VERSION = 1
+"""Version of the features and of their encoding in model/network/decoder.py. A network that was
+trained with another version cannot be loaded."""
+MOVE_FEATURES = (
     *("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next"),
     *("stands", "check", "target"),
 )
 TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(9)
+"""Columns of the features."""
 CENTIPAWNS_PER_UNIT = 10
-"""Centipawns per unit of a feature."""
+"""Centipawns per unit of an amount."""
 
 
 @njit(**BORROWING)
-def _amount(centipawns: Any) -> Any:
+def _scale_amount(centipawns: Any) -> Any:
     return np.uint8(min(centipawns // CENTIPAWNS_PER_UNIT, 255))
 
 
@@ -74,52 +77,55 @@ def _amount(centipawns: Any) -> Any:
 def _write_features(
     position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, features: Any
 ) -> None:
-    """Write the features of a legal move; `child`, `planes` and `gains` are scratch."""
+    """Write the features of a legal move; `child`, `planes` and `gains` are scratch memory."""
     target = step_target(kind, source)
     start, end = bit(source), bit(target)
-    taken = word_on(position, end, OPPONENT)
+    victim = find_piece_word(position, end, OPPONENT)
     pawn = position[PAWN] & start != EMPTY
     for word in range(WORDS):
         child[word] = position[word]
-    if pawn and taken < 0 and kind % 8 != 0:  # a diagonal step to an empty square: en passant
+    if pawn and victim < 0 and kind % 8 != 0:  # a diagonal step to an empty square: en passant
         child[EN_PASSANT] = end
-        taken = PAWN
-    takes = WORTH[taken] if taken >= 0 else np.int64(0)
+        victim = PAWN
+    takes = EXCHANGE_VALUES[victim] if victim >= 0 else np.int64(0)
     if pawn and end & RANK_8 != EMPTY:
-        takes += WORTH[QUEEN] - WORTH[PAWN]
+        takes += EXCHANGE_VALUES[QUEEN] - EXCHANGE_VALUES[PAWN]
     features[TARGET] = np.uint8(target)
     push(child, source, target, np.int64(0))
-    # the board is in the opponent's view now: the opponent is MOVER, the mover OPPONENT
+    # `child` has the opponent's view: the opponent is MOVER, the mover OPPONENT
     end = bit(target ^ U(56))
     occupied = occupied_squares(child)
-    answers = attacked_by(child, MOVER, pawn_attacks_up(child[PAWN]), occupied)
+    attacked = attacked_by(child, MOVER, pawn_attacks_up(child[PAWN]), occupied)
     attacks = attacked_by(child, OPPONENT, pawn_attacks_down(child[PAWN + 1]), occupied)
     risks = np.int64(0)
-    if answers & end != EMPTY:
-        moved = WORTH[word_on(child, end, OPPONENT)]
+    if attacked & end != EMPTY:
+        moved = EXCHANGE_VALUES[find_piece_word(child, end, OPPONENT)]
         risks = see(child, target ^ U(56), moved, MOVER, occupied, gains)
-    leaves, leaves_next = best_exchanges(child, MOVER, answers & ~end, occupied, gains)
+    leaves, leaves_next = best_exchanges(child, MOVER, attacked & ~end, occupied, gains)
     threatens, threatens_next = best_exchanges(child, OPPONENT, attacks, occupied, gains)
-    features[TAKES], features[RISKS] = _amount(takes), _amount(risks)
-    features[LEAVES], features[LEAVES_NEXT] = _amount(leaves), _amount(leaves_next)
-    features[THREATENS], features[THREATENS_NEXT] = _amount(threatens), _amount(threatens_next)
+    features[TAKES], features[RISKS] = _scale_amount(takes), _scale_amount(risks)
+    features[LEAVES], features[LEAVES_NEXT] = _scale_amount(leaves), _scale_amount(leaves_next)
+    features[THREATENS], features[THREATENS_NEXT] = (
+        _scale_amount(threatens),
+        _scale_amount(threatens_next),
+    )
     features[CHECK] = 0
     if attacks & child[KING] != EMPTY:
         legal_planes(child, planes)
-        features[CHECK] = 2 if has_no_moves(planes) else 1
+        features[CHECK] = 2 if has_no_legal_move(planes) else 1
 
 
 @njit(**BORROWING)
-def _fill(
+def _write_all_features(
     planes_BP: Any,
     position: Any,
     child: Any,
-    answers: Any,
+    scratch: Any,
     gains: Any,
     moves_M: Any,
     features_MF: Any,
 ) -> None:
-    """Write the moves and features of all rows; `position` to `gains` are scratch."""
+    """Write the moves and features of all rows; `position` to `gains` are scratch memory."""
     count = 0
     for row in range(len(planes_BP)):
         for word in range(MOVE_PLANES):
@@ -127,14 +133,14 @@ def _fill(
         occupied = occupied_squares(position)
         pawns = pawn_attacks_down(position[PAWN + 1])
         threats = attacked_by(position, OPPONENT, pawns, occupied)
-        stands = _amount(best_exchanges(position, OPPONENT, threats, occupied, gains)[0])
+        stands = _scale_amount(best_exchanges(position, OPPONENT, threats, occupied, gains)[0])
         for kind in range(MOVE_TYPES):
             sources = planes_BP[row, MOVE_PLANES + kind]
             while sources != EMPTY:
-                source = lowest(sources)
+                source = lowest_square(sources)
                 sources &= sources - U(1)
                 moves_M[count] = row * LABELS + kind * 64 + np.int64(source)
-                _write_features(position, child, kind, source, answers, gains, features_MF[count])
+                _write_features(position, child, kind, source, scratch, gains, features_MF[count])
                 features_MF[count, STANDS] = stands
                 count += 1
 
@@ -142,15 +148,14 @@ def _fill(
 def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
     """Return the `moves` of all rows, int64[M], and their `move_features`, uint8[M, F].
 
-    A move is row * 4096 + label, in ascending order. `planes_BP` is uint64[B, 77]. Raises
-    PlanesError.
+    A move is row * 4096 + label; moves are in ascending order. Raises PlanesError.
     """
     planes_BP = check_planes(planes_BP)
     count = int(np.bitwise_count(planes_BP[:, MOVE_PLANES:]).sum(dtype=np.int64))
     moves_M = np.empty(count, dtype=np.int64)
-    features_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
+    features_MF = np.empty((len(moves_M), len(MOVE_FEATURES)), dtype=np.uint8)
     position, child = np.zeros((2, WORDS), dtype=np.uint64)
-    answers = np.zeros(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
+    scratch = np.zeros(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
     gains = np.zeros(MAX_EXCHANGE, dtype=np.int64)
-    _fill(planes_BP, position, child, answers, gains, moves_M, features_MF)
+    _write_all_features(planes_BP, position, child, scratch, gains, moves_M, features_MF)
     return {"moves": moves_M, "move_features": features_MF}

@@ -7,13 +7,15 @@ order of the mover's view.
 
 import numpy as np
 
-_VALUES = np.array([[82, 337, 365, 477, 1025, 0], [94, 281, 297, 512, 936, 0]], dtype=np.int64)
-"""Centipawns of pawn, knight, bishop, rook, queen, king: middlegame and endgame."""
+_MATERIAL_VALUES = np.array(
+    [[82, 337, 365, 477, 1025, 0], [94, 281, 297, 512, 936, 0]], dtype=np.int64
+)
+"""Centipawns of pawn, knight, bishop, rook, queen and king in the middlegame and the endgame."""
 
-PHASE = np.array([0, 1, 1, 2, 4, 0], dtype=np.int64)
-"""Weight of a piece of each kind in the game phase."""
+PHASE_WEIGHTS = np.array([0, 1, 1, 2, 4, 0], dtype=np.int64)
+"""Weight of a pawn, knight, bishop, rook, queen and king in the game phase."""
 FULL_PHASE = 24
-"""Phase with all pieces on the board: pure middlegame."""
+"""Game phase with all pieces on the board, where only the middlegame tables count."""
 
 # Pawn, knight, bishop, rook, queen, king: middlegame on the left, endgame on the right.
 _TABLE_TEXT = """
@@ -73,10 +75,10 @@ _TABLE_TEXT = """
 """
 
 _TABLES = np.array(_TABLE_TEXT.replace("|", " ").split(), dtype=np.int64).reshape(6, 8, 2, 8)
-_TABLES = _TABLES.transpose(2, 0, 1, 3).reshape(2, 6, 64) + _VALUES[:, :, None]
+_TABLES = _TABLES.transpose(2, 0, 1, 3).reshape(2, 6, 64) + _MATERIAL_VALUES[:, :, None]
 
 MIDDLEGAME = np.ascontiguousarray(_TABLES[0])
-"""Middlegame value of a mover's piece on a square, with its material value, centipawns [6 kinds, 64
-squares]."""
+"""Value of each kind of mover's piece on each square in the middlegame, material included,
+int64[6, 64], in centipawns."""
 ENDGAME = np.ascontiguousarray(_TABLES[1])
-"""Endgame value, likewise."""
+"""The same in the endgame."""

@@ -1,12 +1,12 @@
 """Static evaluation: a position's value in centipawns without search.
 
-Terms are piece-square tables (interpolated between middlegame and endgame), mobility, king pressure
-and shelter, pawn structure, the bishop pair and hanging pieces. With a large lead, a bonus rewards
-driving a bare king towards mate. Each term scores the mover's pieces; the opponent's are scored on
-the mirrored board.
+The terms are piece-square tables (interpolated between middlegame and endgame), mobility, pressure
+on the king and its shelter, pawn structure, the bishop pair, and hanging pieces. A side with a
+large lead gets a bonus for driving a bare king towards mate. Each term scores the mover's pieces;
+the opponent's are scored on the mirrored board.
 
-Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit,
-scores int64; the two never meet in one operation. A *board* is words 0..11 of a position.
+Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit and
+scores int64; no operation mixes them. A *board* is words 0..11 of a position.
 """
 
 from typing import Any
@@ -17,17 +17,17 @@ from numba import njit
 from engine.board.bitboard import (
     EMPTY,
     FILE_A,
-    NOT_A,
-    NOT_H,
+    NOT_FILE_A,
+    NOT_FILE_H,
     U,
     bit,
     flip,
     king_attacks,
     knight_attacks,
-    lowest,
+    lowest_square,
     popcount,
 )
-from engine.board.movegen import has_no_moves, pawn_attacks_down, pawn_attacks_up
+from engine.board.movegen import has_no_legal_move, pawn_attacks_down, pawn_attacks_up
 from engine.board.position import (
     BISHOP,
     KING,
@@ -39,9 +39,9 @@ from engine.board.position import (
     ROOK,
     occupied_squares,
 )
-from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
+from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE_WEIGHTS
 from engine.evaluation.static_exchange import (
-    WORTH,
+    EXCHANGE_VALUES,
     attackers,
     diagonal_attacks,
     see,
@@ -50,13 +50,12 @@ from engine.evaluation.static_exchange import (
 from engine.kernels import BORROWING
 
 PIECE_WORDS = 12
-MATE = 30_000
-"""Value of mate, centipawns."""
+MATE_VALUE = 30_000
+"""Value of mate, in centipawns."""
 
 
 @njit(**BORROWING, inline="always")
-def _count(board: Any) -> Any:
-    """Count the squares of a bitboard, int64."""
+def _count_squares(board: Any) -> Any:
     return np.int64(popcount(board))
 
 
@@ -79,13 +78,13 @@ def game_phase(board: Any) -> Any:
     """Return the game phase, int64: 24 with all pieces, 0 with pawns and kings only."""
     phase = np.int64(0)
     for word in range(PIECE_WORDS):
-        phase += PHASE[word >> 1] * _count(board[word])
+        phase += PHASE_WEIGHTS[word >> 1] * _count_squares(board[word])
     return min(phase, np.int64(FULL_PHASE))
 
 
 @njit(**BORROWING)
 def mirror_boards(board: Any, out: Any) -> None:
-    """Write the twelve bitboards to `out` in the opponent's view."""
+    """Write the twelve piece bitboards of `board` to `out` in the opponent's view."""
     for word in range(0, PIECE_WORDS, 2):
         out[word] = flip(board[word + 1])
         out[word + 1] = flip(board[word])
@@ -107,19 +106,19 @@ def _evaluate_pawns(board: Any, phase: Any) -> Any:
     score = np.int64(0)
     passed = passed_pawns(own, board[PAWN + 1])
     while passed != EMPTY:
-        advance = np.int64(6) - np.int64(lowest(passed) >> U(3))
+        advance = np.int64(6) - np.int64(lowest_square(passed) >> U(3))
         score += advance * advance * (np.int64(36) - phase) // np.int64(12)
         passed &= passed - U(1)
     for file in range(8):
         line = FILE_A << U(file)
-        here = _count(own & line)
+        here = _count_squares(own & line)
         if here:
-            beside = ((line << U(1)) & NOT_A) | ((line >> U(1)) & NOT_H)
+            beside = ((line << U(1)) & NOT_FILE_A) | ((line >> U(1)) & NOT_FILE_H)
             score -= np.int64(10) * (here - np.int64(1))
             if own & beside == EMPTY:
                 score -= np.int64(12)
     shield = (king_attacks(board[KING]) >> U(8)) | king_attacks(board[KING])
-    return score + _count(shield & own) * np.int64(6) * phase // np.int64(FULL_PHASE)
+    return score + _count_squares(shield & own) * np.int64(6) * phase // np.int64(FULL_PHASE)
 
 
 @njit(**BORROWING)
@@ -135,7 +134,7 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
     for word in range(0, PIECE_WORDS, 2):
         pieces = board[word]
         while pieces != EMPTY:
-            square = lowest(pieces)
+            square = lowest_square(pieces)
             pieces &= pieces - U(1)
             middle += MIDDLEGAME[word >> 1, square]
             end += ENDGAME[word >> 1, square]
@@ -146,9 +145,9 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
             if word == PAWN:
                 continue
             weight = np.int64(1) if word == QUEEN else np.int64(3)
-            score += weight * _count(reach & ~own & ~guarded)
-            pressure += np.int64(word) * _count(reach & zone)
-    if _count(board[BISHOP]) >= 2:
+            score += weight * _count_squares(reach & ~own & ~guarded)
+            pressure += np.int64(word) * _count_squares(reach & zone)
+    if _count_squares(board[BISHOP]) >= 2:
         score += np.int64(30)
     score += pressure * phase // np.int64(FULL_PHASE)
     score += (middle * phase + end * (np.int64(FULL_PHASE) - phase)) // np.int64(FULL_PHASE)
@@ -157,16 +156,16 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
 
 @njit(**BORROWING)
 def _mating_bonus(board: Any, attacks: Any) -> Any:
-    """Return the bonus for confining a bare king at the edge near the mover's king, int64."""
+    """Return the bonus for driving a bare king to the edge and near the mover's king, int64."""
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
             return np.int64(0)
-    theirs, mine = np.int64(lowest(board[KING + 1])), np.int64(lowest(board[KING]))
+    theirs, mine = np.int64(lowest_square(board[KING + 1])), np.int64(lowest_square(board[KING]))
     row, col = theirs >> 3, theirs & 7
     edge = max(np.int64(3) - row, row - np.int64(4)) + max(np.int64(3) - col, col - np.int64(4))
-    shut = _count(king_attacks(board[KING + 1]) & attacks)
-    near = np.int64(14) - abs(row - (mine >> 3)) - abs(col - (mine & 7))
-    return np.int64(30) * edge + np.int64(12) * shut + np.int64(12) * near
+    confined = _count_squares(king_attacks(board[KING + 1]) & attacks)
+    closeness = np.int64(14) - abs(row - (mine >> 3)) - abs(col - (mine & 7))
+    return np.int64(30) * edge + np.int64(12) * confined + np.int64(12) * closeness
 
 
 @njit(**BORROWING)
@@ -176,7 +175,9 @@ def _shrink_drawish_lead(board: Any, score: Any) -> Any:
         return score
     lead = np.int64(0)
     for word in range(KNIGHT, KING, 2):
-        lead += WORTH[word] * (_count(board[word]) - _count(board[word + 1]))
+        lead += EXCHANGE_VALUES[word] * (
+            _count_squares(board[word]) - _count_squares(board[word + 1])
+        )
     if (score > 0 and board[PAWN] == EMPTY and lead < 400) or (
         score < 0 and board[PAWN + 1] == EMPTY and lead > -400
     ):
@@ -186,42 +187,41 @@ def _shrink_drawish_lead(board: Any, score: Any) -> Any:
 
 @njit(**BORROWING)
 def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
-    """Return the best and second-best gain of `side` by an exchange on `attacked`, int64."""
-    most = second = np.int64(0)
+    """Return the best and second-best gain of `side` by exchanges on `attacked` squares, int64."""
+    best = second = np.int64(0)
     for word in range(1 - side, KING, 2):
         victims = board[word] & attacked
         while victims != EMPTY:
-            won = see(board, lowest(victims), WORTH[word], side, occupied, gains)
+            gain = see(board, lowest_square(victims), EXCHANGE_VALUES[word], side, occupied, gains)
             victims &= victims - U(1)
-            if won > most:
-                most, second = won, most
-            elif won > second:
-                second = won
-    return most, second
+            if gain > best:
+                best, second = gain, best
+            elif gain > second:
+                second = gain
+    return best, second
 
 
 @njit(cache=True, nogil=True)
 def static_evaluation(planes: Any, gains: Any) -> Any:
-    """Return the value for the mover, int64 centipawns; -MATE when mated, 0 in stalemate.
+    """Return the value for the mover, int64 centipawns; -MATE_VALUE if mated, 0 in stalemate.
 
-    `planes` is uint64[77] with the move planes filled, `gains` scratch int64[MAX_EXCHANGE].
+    `planes` is uint64[77], `gains` scratch memory, int64[MAX_EXCHANGE].
     """
     occupied = occupied_squares(planes)
     mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
     mirror_boards(planes, mirrored)
     phase = game_phase(planes)
     mine, attacks = _evaluate_side(planes, occupied, phase)
-    theirs, answers = _evaluate_side(mirrored, flip(occupied), phase)
-    answers = flip(answers)
-    if has_no_moves(planes):
-        return np.int64(-MATE) if answers & planes[KING] != EMPTY else np.int64(0)
+    theirs, attacked = _evaluate_side(mirrored, flip(occupied), phase)
+    attacked = flip(attacked)
+    if has_no_legal_move(planes):
+        return np.int64(-MATE_VALUE) if attacked & planes[KING] != EMPTY else np.int64(0)
     score = mine - theirs
     score += _mating_bonus(planes, attacks) if score > 300 else np.int64(0)
-    score -= _mating_bonus(mirrored, flip(answers)) if score < -300 else np.int64(0)
-    if answers & planes[KING] != EMPTY:
-        # in check, only captures of the checker count
-        attacks &= attackers(planes, lowest(planes[KING]), occupied)
+    score -= _mating_bonus(mirrored, flip(attacked)) if score < -300 else np.int64(0)
+    if attacked & planes[KING] != EMPTY:  # in check, only captures of the checker count
+        attacks &= attackers(planes, lowest_square(planes[KING]), occupied)
     won, _ = best_exchanges(planes, MOVER, attacks, occupied, gains)
-    _, second = best_exchanges(planes, OPPONENT, answers, occupied, gains)
-    score += won - second // np.int64(2)  # the most threatened piece can still be saved
+    _, second = best_exchanges(planes, OPPONENT, attacked, occupied, gains)
+    score += won - second // np.int64(2)  # the mover can save the most threatened piece
     return _shrink_drawish_lead(planes, score + np.int64(12))

@@ -1,4 +1,4 @@
-"""Matches between evaluators, searches and UCI engines, with statistics of the results."""
+"""Matches between evaluators and UCI engines, and statistics of their results."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class MatchError(UserError):
 class Limit:
     """Time or node limit of a player's moves.
 
-    Without a time limit, this project's search runs its number of simulations, and an engine
-    searches `nodes`.
+    Without a time limit, this project's search runs its configured number of simulations, and an
+    engine searches `nodes`.
     """
 
     nodes: int | None = None
@@ -30,12 +30,12 @@ class Limit:
     increment: float = 0.0
     """Seconds added to the clock after every move."""
     moves: int | None = None
-    """Moves per time control; the clock gains `base` after each. None means one time control for
-    the whole game."""
+    """Number of moves after which the clock gains `base`; None if there is one time control for the
+    whole game."""
 
     @property
     def clock(self) -> str | None:
-        """The clock as PGN's TimeControl: 10+0.1, 40/60 or 40/60+0.5; None without a clock."""
+        """The clock as a TimeControl of PGN, such as 10+0.1 or 40/60+0.5; None without a clock."""
         if self.base is None:
             return None
         if self.moves is None:

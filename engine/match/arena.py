@@ -1,8 +1,9 @@
-"""A match: pairs of games, each opening twice with colors reversed, many at a time.
+"""Play a match: pairs of games, each opening twice with colors reversed, many at a time.
 
-Without time limits, one group holds many games, and each player gets the positions of all of them
-at once: this project's search makes one batch, engines think in parallel. With time limits, each
-group holds one game, and there are only as many groups as can run without slowing each other down.
+Without time limits, one group plays many games, and each player gets the positions of all of them
+at once: this project's search evaluates them in one batch, and engines think in parallel. With time
+limits, each group plays one game, and there are only as many groups as cores, since they must not
+slow each other down.
 
 python-chess is the referee and checks every move.
 """
@@ -17,7 +18,15 @@ from dataclasses import dataclass
 import chess
 from chess.engine import Score
 
-from engine.board.rules import ENDINGS, FIFTY, FIFTY_MOVES, MATE, MATERIAL, REPETITION, STALEMATE
+from engine.board.rules import (
+    ENDINGS,
+    FIFTY_MOVES,
+    FIFTY_MOVES_PLIES,
+    INSUFFICIENT_MATERIAL,
+    MATE,
+    REPETITION,
+    STALEMATE,
+)
 from engine.cores import count_cores
 from engine.match import Limit
 from engine.match.openings import Opening
@@ -25,11 +34,11 @@ from engine.match.players import Contestant, LocalSide, MoveRequest, PlayResult
 from engine.match.uci_player import UciSide
 from engine.progress import Stop, never
 
-WIDTH = 64
-"""Games at a time between players of this project."""
+LOCAL_CONCURRENCY = 64
+"""Number of games at a time between players of this project, by default."""
 MOVE_TIMEOUT_SECONDS = 60.0
-"""Seconds without an answer after which an engine loses, in games without time limits."""
-DRAW = "1/2-1/2"
+"""Seconds after which an engine without an answer loses, in games without time limits."""
+DRAW_RESULT = "1/2-1/2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +46,7 @@ class GameRecord:
     """A finished game, as one line of games.jsonl; the lists exclude the book's moves."""
 
     game: int
-    """Number from 0: games 2k and 2k + 1 share opening k; A is White in the even ones."""
+    """Game number from 0: games 2k and 2k + 1 have opening k; A is White in even games."""
     fen: str
     """Position before the book's moves."""
     book: list[str]
@@ -56,18 +65,18 @@ class GameRecord:
     forfeit: str | None
     """The player that lost by forfeit, `a` or `b`."""
     detail: str
-    """Details of a forfeit."""
+    """What happened at a forfeit, or empty."""
 
     @property
     def points(self) -> float:
         """A's points: 0, 0.5 or 1."""
-        if self.result == DRAW:
+        if self.result == DRAW_RESULT:
             return 0.5
         return 1.0 if (self.result == "1-0") == (self.game % 2 == 0) else 0.0
 
 
 class MatchGame:
-    """A game in progress. Players are 0 (A) and 1 (B)."""
+    """Game in progress; the players are 0 (A) and 1 (B)."""
 
     def __init__(
         self, number: int, opening: Opening, limits: tuple[Limit, Limit], max_plies: int = 0
@@ -76,12 +85,12 @@ class MatchGame:
         self.board = opening.board()
         self.moves: list[str] = []
         self.scores: list[str] = []
-        self.left = [limit.base for limit in limits]
-        self.made = [0, 0]
-        """Moves of each player, excluding the book's."""
+        self.seconds_left = [limit.base for limit in limits]
+        self.moves_made = [0, 0]
+        """Number of moves of each player, without the book's."""
         self.clocks: list[float] = []
         self.end: tuple[str, str] | None = None
-        """Result and ending, once it is over."""
+        """Result and ending; None while the game goes on."""
         self.forfeit: str | None = None
         self.detail = ""
 
@@ -95,10 +104,10 @@ class MatchGame:
         white, black = self.number % 2, 1 - self.number % 2
         clocks = None
         if any(limit.base for limit in self.limits):
-            clocks = self.left[white] or 0.0, self.left[black] or 0.0
+            clocks = self.seconds_left[white] or 0.0, self.seconds_left[black] or 0.0
         increments = self.limits[white].increment, self.limits[black].increment
         moves = self.limits[self.mover].moves
-        to_go = None if moves is None else moves - self.made[self.mover] % moves
+        to_go = None if moves is None else moves - self.moves_made[self.mover] % moves
         return MoveRequest(slot, self.board, clocks, to_go, increments)
 
     def apply_result(self, result: PlayResult, margin: float) -> None:
@@ -107,26 +116,27 @@ class MatchGame:
         A move may exceed its time by `margin` seconds.
         """
         player, limit, seconds = self.mover, self.limits[self.mover], result.seconds
-        left = self.left[player]
+        left = self.seconds_left[player]
         allowed = limit.movetime if limit.movetime is not None else left
         if result.fault is None and allowed is not None and seconds > allowed + margin:
             return self._lose("timeout", f"{seconds:.3f} s of {allowed:.3f}")
         if result.move is None:
-            assert result.fault is not None, "a result without a move has a fault"
+            assert result.fault is not None, "a result without a move must have a fault"
             return self._lose(result.fault, result.detail)
         if not self.board.is_legal(result.move):
             return self._lose("illegal move", result.move.uci())
-        self.made[player] += 1
+        self.moves_made[player] += 1
         if left is not None:
             left = max(0.0, left - seconds) + limit.increment
-            if limit.base is not None and limit.moves and self.made[player] % limit.moves == 0:
+            is_control = limit.moves and self.moves_made[player] % limit.moves == 0
+            if limit.base is not None and is_control:
                 left += limit.base
-            self.left[player] = left
+            self.seconds_left[player] = left
         self.clocks.append(round(left or 0.0, 3))
         self.moves.append(result.move.uci())
         self.scores.append(_format_score(result.score, self.board.turn))
         self.board.push(result.move)
-        self.end = self._over()
+        self.end = self._find_end()
         return None
 
     def _lose(self, fault: str, detail: str) -> None:
@@ -134,23 +144,23 @@ class MatchGame:
         self.forfeit, self.detail = "ab"[self.mover], detail
         self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", fault)
 
-    def _over(self) -> tuple[str, str] | None:
+    def _find_end(self) -> tuple[str, str] | None:
         """Return the result and ending of a game that is over, or None."""
         board = self.board
         if not any(board.generate_legal_moves()):
             lost = "0-1" if board.turn == chess.WHITE else "1-0"
-            return (lost, ENDINGS[MATE]) if board.is_check() else (DRAW, ENDINGS[STALEMATE])
+            return (lost, ENDINGS[MATE]) if board.is_check() else (DRAW_RESULT, ENDINGS[STALEMATE])
         if board.is_insufficient_material():
-            return DRAW, ENDINGS[MATERIAL]
-        if board.halfmove_clock >= FIFTY_MOVES:
-            return DRAW, ENDINGS[FIFTY]
+            return DRAW_RESULT, ENDINGS[INSUFFICIENT_MATERIAL]
+        if board.halfmove_clock >= FIFTY_MOVES_PLIES:
+            return DRAW_RESULT, ENDINGS[FIFTY_MOVES]
         if board.is_repetition(3):
-            return DRAW, ENDINGS[REPETITION]
-        return (DRAW, "adjudication") if 0 < self.max_plies <= board.ply() else None
+            return DRAW_RESULT, ENDINGS[REPETITION]
+        return (DRAW_RESULT, "adjudication") if 0 < self.max_plies <= board.ply() else None
 
     def record(self) -> GameRecord:
         """Return the record of the finished game."""
-        assert self.end is not None, "only finished games are recorded"
+        assert self.end is not None, "only a finished game has a record"
         return GameRecord(
             game=self.number,
             fen=self.opening.fen,
@@ -166,7 +176,7 @@ class MatchGame:
 
 
 def _format_score(score: Score | None, white: bool) -> str:
-    """Format a mover's score from White's view, as in Lichess PGN."""
+    """Format a mover's score from White's view, as Lichess does in PGN."""
     if score is None:
         return ""
     score = score if white else -score
@@ -189,28 +199,28 @@ def play(
     """Play two games of each opening, except the game numbers in `done`; report each at its end.
 
     Games begin in the order of their numbers. With `sequential`, the numbers of games in progress
-    are less than `concurrency` apart (except on a clock), since a sequential test counts pairs in
-    order and cannot use later games before a long one ends.
+    are less than `concurrency` apart (except on a clock): a sequential test counts pairs in order,
+    and could not use the games that were played beside a long one.
 
-    When `stop` returns True (it is polled between moves), unfinished games are discarded. An
-    engine that fails loses its game (engine/match/uci_player.py). An error of this project's
-    players is raised.
+    `stop` is polled between moves; when it returns True, unfinished games are discarded. An engine
+    that fails loses its game (engine/match/uci_player.py). Errors of this project's players are
+    raised.
 
-    `concurrency` is the number of games at a time. 0 means 64 without UCI engines, 8 per core with
-    them, and cores - 1 on a clock. A move may be `margin` seconds late. A game is a draw after
-    `max_plies` half-moves, including the opening.
+    `concurrency` is the number of games at a time: by default 64 without UCI engines, 8 per core
+    with them, and one less than there are cores on a clock. A move may be `margin` seconds late. A
+    game is a draw after `max_plies` half-moves, including the opening; 0 is no limit.
     """
     finished = set(done)
     numbers = deque(number for number in range(2 * len(openings)) if number not in finished)
     if not numbers:
         return
-    timed = any(player.limit.is_timed for player in players)
-    engines = any(player.evaluator is None for player in players)
-    if timed:  # a referee that shares a core would delay the engines
+    is_timed = any(player.limit.is_timed for player in players)
+    has_engine = any(player.evaluator is None for player in players)
+    if is_timed:  # one core is for the referee, which would delay an engine on the same core
         groups, width = min(len(numbers), concurrency or max(1, count_cores() - 1)), 1
     else:
-        suited = 8 * count_cores() if engines else WIDTH
-        groups, width = 1, min(len(numbers), concurrency or suited)
+        default = 8 * count_cores() if has_engine else LOCAL_CONCURRENCY
+        groups, width = 1, min(len(numbers), concurrency or default)
     lock = threading.Lock()
     failed = threading.Event()
 
@@ -220,7 +230,7 @@ def play(
                 return None
             return numbers.popleft()
 
-    def report_one(record: GameRecord) -> None:
+    def report_game(record: GameRecord) -> None:
         with lock:
             if not failed.is_set():
                 report(record)
@@ -228,12 +238,12 @@ def play(
     def play_group() -> None:
         try:
             group = _Group(players, openings, width, margin, max_plies)
-            group.play(next_number, report_one, lambda: failed.is_set() or stop())
+            group.play(next_number, report_game, lambda: failed.is_set() or stop())
         except BaseException:
             failed.set()
             raise
 
-    if timed:  # a full garbage collection would take 100 ms of a player's clock
+    if is_timed:  # a full garbage collection would take 100 ms of a player's clock
         gc.collect()
         gc.freeze()
     try:
@@ -241,12 +251,12 @@ def play(
             for future in [pool.submit(play_group) for _ in range(groups)]:
                 future.result()
     finally:
-        if timed:
+        if is_timed:
             gc.unfreeze()
 
 
 class _Group:
-    """Up to `width` games at a time between two players."""
+    """Group of up to `width` games at a time between two players."""
 
     def __init__(
         self,
@@ -261,8 +271,8 @@ class _Group:
         self.sides: list[LocalSide | UciSide] = []
         for player in players:
             if player.evaluator is None:
-                patience = margin if player.limit.is_timed else MOVE_TIMEOUT_SECONDS
-                self.sides.append(UciSide(player, width, patience))
+                extra_seconds = margin if player.limit.is_timed else MOVE_TIMEOUT_SECONDS
+                self.sides.append(UciSide(player, width, extra_seconds))
             else:
                 self.sides.append(LocalSide(player, width))
         self.games: dict[int, MatchGame] = {}
@@ -280,13 +290,13 @@ class _Group:
                     self._begin_games(next_number)
                     if not self.games:
                         break
-                    self._round(pool, report)
+                    self._play_round(pool, report)
             finally:
                 for side in self.sides:
                     side.close()
 
     def _begin_games(self, next_number: Callable[[int | None], int | None]) -> None:
-        """Begin games in the free slots; `next_number` takes the lowest number in progress."""
+        """Begin games in free slots; `next_number` gets the lowest number of a game in progress."""
         for slot in range(self.width):
             if slot in self.games:
                 continue
@@ -298,14 +308,13 @@ class _Group:
             for side in self.sides:
                 side.games[slot] = number
 
-    def _round(self, pool: ThreadPoolExecutor, report: Callable[[GameRecord], None]) -> None:
-        """Play one move in every game."""
-        asked: list[list[int]] = [[], []]
+    def _play_round(self, pool: ThreadPoolExecutor, report: Callable[[GameRecord], None]) -> None:
+        slots_by_mover: list[list[int]] = [[], []]
         for slot, game in self.games.items():
-            asked[game.mover].append(slot)
+            slots_by_mover[game.mover].append(slot)
         answers = [
             (slots, pool.submit(side.play, [self.games[slot].request(slot) for slot in slots]))
-            for side, slots in zip(self.sides, asked, strict=True)
+            for side, slots in zip(self.sides, slots_by_mover, strict=True)
             if slots
         ]
         for slots, answer in answers:

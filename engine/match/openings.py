@@ -1,9 +1,9 @@
-"""Openings of a match: a book generated from a seed, or the positions of an EPD or PGN file.
+"""Generate the openings of a match from a seed, or read them from an EPD or PGN file.
 
 A generated opening is a short, human-like line from the initial position. Its moves are sampled by
-an evaluator's policy and values, and the evaluator rates its final position as balanced. All final
-positions are different. Each opening is played with both colors, so the remaining imbalance affects
-both players equally.
+an evaluator's policy and values, and its final position is balanced according to the evaluator. All
+final positions are different. Each opening is played with both colors, so the remaining imbalance
+affects both players equally.
 
 Axes: B lines, P planes, A labels.
 """
@@ -25,11 +25,11 @@ from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
 MAX_IMBALANCE = 0.15
-"""Maximum |win - loss| at the end of an opening."""
-LINES = 32
+"""Maximum |win - loss| of a balanced position."""
+LINES_PER_BATCH = 32
 """Number of lines generated per batch."""
-TEMPERATURE = 0.025
-"""Difference of win - loss that weighs as much as one nat of the policy."""
+VALUE_TEMPERATURE = 0.025
+"""Difference of win - loss that counts as much as one nat of the policy."""
 MAX_FRUITLESS_BATCHES = 20
 """Consecutive batches without a new balanced line before BookError is raised."""
 
@@ -40,22 +40,24 @@ class BookError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A position and the book's moves after it."""
+    """Opening of a game: a position and moves after it."""
 
     fen: str
-    """The position before the first move."""
+    """Position before the first move."""
     moves: tuple[str, ...] = ()
-    """Moves in UCI notation."""
+    """Moves of the opening, in UCI notation."""
 
     def board(self) -> chess.Board:
-        """Return the board after the moves, which are on its move stack."""
+        """Return the board after the moves, with the moves on its stack."""
         board = chess.Board(self.fen)
         for move in self.moves:
             board.push_uci(move)
         return board
 
 
-def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8) -> list[Opening]:
+def generate_openings(
+    count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8
+) -> list[Opening]:
     """Generate `count` different openings of `plies` half-moves.
 
     With the same seed, a larger book begins with the openings of a smaller one. Raises BookError if
@@ -63,44 +65,44 @@ def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8)
     """
     if not 0 <= plies <= 60:
         raise BookError(f"openings must have 0 to 60 plies, not {plies}")
-    found: dict[str, Opening] = {}
-    chance = np.random.Generator(np.random.PCG64(seed))
+    by_epd: dict[str, Opening] = {}
+    rng = np.random.Generator(np.random.PCG64(seed))
     fruitless = 0
-    while len(found) < count:
-        before = len(found)
-        for board, balance in _grow_lines(evaluator, chance, plies):
+    while len(by_epd) < count:
+        before = len(by_epd)
+        for board, balance in _grow_lines(evaluator, rng, plies):
             if abs(balance) <= MAX_IMBALANCE and any(board.legal_moves) and not board.is_check():
                 opening = Opening(
                     chess.STARTING_FEN, tuple(move.uci() for move in board.move_stack)
                 )
-                found.setdefault(board.epd(), opening)
-        fruitless = 0 if len(found) > before else fruitless + 1
+                by_epd.setdefault(board.epd(), opening)
+        fruitless = 0 if len(by_epd) > before else fruitless + 1
         if fruitless >= (MAX_FRUITLESS_BATCHES if plies else 1):
             raise BookError(
-                f"only {len(found)} balanced openings of {plies} plies were found, but {count} are "
-                f"needed: increase the plies"
+                f"only {len(by_epd)} balanced openings of {plies} plies were found, but {count} "
+                "are needed: increase the plies"
             )
-    return list(found.values())[:count]
+    return list(by_epd.values())[:count]
 
 
 def _grow_lines(
-    evaluator: Evaluator, chance: np.random.Generator, plies: int
+    evaluator: Evaluator, rng: np.random.Generator, plies: int
 ) -> Iterator[tuple[chess.Board, float]]:
-    """Generate LINES lines; yield each board with its value, unless the game ended early.
+    """Generate LINES_PER_BATCH lines; yield the last board of each with its win - loss.
 
-    The value is win - loss for the side to move.
+    Lines in which the game ends early are skipped. The value is that of the side to move.
     """
-    boards = [chess.Board() for _ in range(LINES)]
+    boards = [chess.Board() for _ in range(LINES_PER_BATCH)]
     for _ in range(plies):
         boards = [board for board in boards if any(board.legal_moves)]
-        drawn_B = chance.random(LINES)[: len(boards)]
+        drawn_B = rng.random(LINES_PER_BATCH)[: len(boards)]
         for board, (moves, scores_M), drawn in zip(
             boards, _score_moves(evaluator, boards), drawn_B, strict=True
         ):
             weights_M = np.exp(scores_M - scores_M.max())
-            passed_M = np.cumsum(weights_M / weights_M.sum())
-            board.push(moves[min(int(np.searchsorted(passed_M, drawn)), len(moves) - 1)])
-    yield from zip(boards, _balance(evaluator, boards).tolist(), strict=True)
+            cumulative_M = np.cumsum(weights_M / weights_M.sum())
+            board.push(moves[min(int(np.searchsorted(cumulative_M, drawn)), len(moves) - 1)])
+    yield from zip(boards, _compute_balances(evaluator, boards).tolist(), strict=True)
 
 
 def _score_moves(
@@ -108,47 +110,51 @@ def _score_moves(
 ) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
     """Yield the moves of each board and their scores.
 
-    A score is the log-policy plus (win - loss) / TEMPERATURE after the move, mover's view.
+    A score is the log-policy plus (win - loss) / VALUE_TEMPERATURE after the move, mover's view.
     """
-    # a copy: the evaluator reuses its memory
+    # copied, because the evaluator reuses its memory
     logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)
-    lists, after = [], []
+    moves_of_boards, after = [], []
     for board in boards:
-        lists.append([move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)])
-        for move in lists[-1]:
+        moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
+        moves_of_boards.append(moves)
+        for move in moves:
             after.append(board.copy(stack=False))
             after[-1].push(move)
-    expected = -_balance(evaluator, after)
+    values = -_compute_balances(evaluator, after)
     start = 0
-    for board, moves, logits_A in zip(boards, lists, logits_BA, strict=True):
+    for board, moves, logits_A in zip(boards, moves_of_boards, logits_BA, strict=True):
         priors_M = logits_A[[label_of(move, board.turn) for move in moves]]
-        yield moves, priors_M - priors_M.max() + expected[start : start + len(moves)] / TEMPERATURE
+        values_M = values[start : start + len(moves)]
+        yield moves, priors_M - priors_M.max() + values_M / VALUE_TEMPERATURE
         start += len(moves)
 
 
-def _balance(evaluator: Evaluator, boards: list[chess.Board]) -> NDArray[np.float64]:
+def _compute_balances(evaluator: Evaluator, boards: list[chess.Board]) -> NDArray[np.float64]:
     """Return win - loss for the side to move on each board, float64[B]."""
     wdl_BW = evaluator(planes_of(boards))[1].astype(np.float64)
     return np.asarray(wdl_BW[:, 0] - wdl_BW[:, 2])
 
 
-def _open(path: Path) -> TextIO:
+def _open_text(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig", errors="replace")
 
 
 def read_book(
-    path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open
+    path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open_text
 ) -> list[Opening]:
     """Read the openings of a PGN file (.pgn), or of a file with one EPD or FEN per line.
 
-    The first `plies` half-moves of each PGN game are read; 0 reads all. `open_text` may decompress
+    Of each PGN game, the first `plies` half-moves are read; 0 reads all. `open_text` may decompress
     the file (.pgn.zst). Raises BookError for a line or game that is unreadable, illegal or already
     over.
     """
-    pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
+    is_pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
     try:
         with open_text(path) as file:
-            openings = list(_parse_pgn(path, file, plies) if pgn else _parse_epd(path, file.read()))
+            openings = list(
+                _read_pgn(path, file, plies) if is_pgn else _read_epd(path, file.read())
+            )
     except BookError:
         raise
     except (OSError, UserError) as error:
@@ -157,12 +163,12 @@ def read_book(
         ) from error
     if not openings:
         raise BookError(
-            f"{path} has no openings: it should be PGN (.pgn), or EPD with one position per line"
+            f"{path} has no openings: it must be PGN (.pgn), or EPD with one position per line"
         )
     return openings
 
 
-def _parse_epd(path: Path, text: str) -> Iterator[Opening]:
+def _read_epd(path: Path, text: str) -> Iterator[Opening]:
     """Yield the openings of EPD or FEN lines; skip blank lines and comments (#)."""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
@@ -171,10 +177,10 @@ def _parse_epd(path: Path, text: str) -> Iterator[Opening]:
         counters = words[4:6]
         if len(counters) < 2 or not all(word.isdigit() for word in counters):
             counters = ["0", "1"]
-        yield _check(Opening(" ".join(words[:4] + counters)), f"{path}, line {number}")
+        yield _check_opening(Opening(" ".join(words[:4] + counters)), f"{path}, line {number}")
 
 
-def _parse_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
+def _read_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
     """Yield the main line of each game of a PGN file."""
     games = iter(partial(chess.pgn.read_game, file), None)
     for number, game in enumerate(games, 1):
@@ -182,11 +188,11 @@ def _parse_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
         if game.errors:
             raise BookError(f"{where}: {game.errors[0]}")
         moves = [move.uci() for move in game.mainline_moves()]
-        yield _check(Opening(game.board().fen(), tuple(moves[: plies or None])), where)
+        yield _check_opening(Opening(game.board().fen(), tuple(moves[: plies or None])), where)
 
 
-def _check(opening: Opening, where: str) -> Opening:
-    """Return the opening; raise BookError if it is illegal or its game is over."""
+def _check_opening(opening: Opening, where: str) -> Opening:
+    """Return the opening; raise BookError if it is illegal or the game is over after it."""
     try:
         from_fen(opening.fen)
         board = opening.board()
@@ -198,11 +204,11 @@ def _check(opening: Opening, where: str) -> Opening:
     return opening
 
 
-def choose(openings: list[Opening], count: int, *, seed: int = 0) -> list[Opening]:
-    """Return `count` openings of a book in random order.
+def choose_openings(openings: list[Opening], count: int, *, seed: int = 0) -> list[Opening]:
+    """Return `count` different openings of a book, in random order.
 
-    Raises BookError if the book is too small, since deterministic players would repeat the same
-    games.
+    Raises BookError if the book is too small: with repeated openings, deterministic players would
+    repeat their games.
     """
     if count > len(openings):
         raise BookError(

@@ -1,11 +1,11 @@
-"""Check that a player can play a board: standard chess, and a possible position."""
+"""Check that a player can play a position: it must be possible in standard chess."""
 
 import chess
 
 from engine.board.position import FenError, from_fen, parse_fen, position_from_board, to_board
 
 INITIAL_PIECE_COUNTS = dict(zip(chess.PIECE_TYPES, (8, 2, 2, 2, 1, 1), strict=True))
-"""Initial number of each side's pieces by type."""
+"""Number of each side's pieces at the start of a game, by type."""
 
 
 def parse_playable(fen: str) -> chess.Board:
@@ -17,10 +17,10 @@ def parse_playable(fen: str) -> chess.Board:
     if set(rights.lower()) & set("abcdefgh") and parse_fen(fen).has_chess960_castling_rights():
         raise FenError(
             f"{fen[:100]!r} has Chess960 castling rights ({rights[:10]}), but only standard chess "
-            "is supported: write - if there are none"
+            "is supported: write - for no castling rights"
         )
     board = to_board(from_fen(fen))
-    _check_men(board, fen)
+    _check_piece_counts(board, fen)
     return board
 
 
@@ -32,7 +32,7 @@ def castling_rights_are_kept(fen: str, board: chess.Board) -> bool:
 
 
 def check_board(board: chess.Board) -> chess.Board:
-    """Return the board, without an invalid en-passant square; raise FenError if unplayable."""
+    """Return the board without an invalid en-passant square; raise FenError if it is unplayable."""
     if type(board) is not chess.Board or board.chess960:
         kind = "Chess960" if type(board) is chess.Board else type(board).__name__
         raise FenError(f"the board must be a chess.Board of standard chess, not {kind}")
@@ -40,19 +40,19 @@ def check_board(board: chess.Board) -> chess.Board:
         board = board.copy()
         board.ep_square = None
     position_from_board(board.copy(stack=False), board.fen())
-    _check_men(board, board.fen())
+    _check_piece_counts(board, board.fen())
     return board
 
 
-def _check_men(board: chess.Board, fen: str) -> None:
-    """Raise FenError for more pieces than promotions allow: their moves may overflow arrays."""
+def _check_piece_counts(board: chess.Board, fen: str) -> None:
+    """Raise FenError for more pieces than promotions allow, whose moves may overflow arrays."""
     for side in chess.COLORS:
-        men = {kind: len(board.pieces(kind, side)) for kind in INITIAL_PIECE_COUNTS}
+        counts = {kind: len(board.pieces(kind, side)) for kind in INITIAL_PIECE_COUNTS}
         promoted = sum(
-            max(men[kind] - most, 0)
-            for kind, most in INITIAL_PIECE_COUNTS.items()
+            max(counts[kind] - initial, 0)
+            for kind, initial in INITIAL_PIECE_COUNTS.items()
             if kind != chess.PAWN
         )
-        if men[chess.PAWN] + promoted > INITIAL_PIECE_COUNTS[chess.PAWN]:
+        if counts[chess.PAWN] + promoted > INITIAL_PIECE_COUNTS[chess.PAWN]:
             side_name = chess.COLOR_NAMES[side]
             raise FenError(f"impossible position {fen[:100]!r}: {side_name} has too many pieces")

@@ -1,4 +1,4 @@
-"""A player's result: the legal moves as python-chess moves, with their evaluations."""
+"""Result of a player: the legal moves as python-chess moves, with their evaluations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class Line:
 
     move: chess.Move
     value: float
-    """Win minus loss after the move, -1 to 1; the position's value if it was not searched."""
+    """Win minus loss after the move, -1 to 1; that of the position if the move was not searched."""
     draw: float
-    """Probability of a draw after the move, or in the position."""
+    """Probability of a draw after the move, or in the position if the move was not searched."""
     visits: int = 0
     """Visits of the move; 0 without a search for the best move."""
     mate: int = 0
@@ -25,7 +25,7 @@ class Line:
     share: float = 0.0
     """Policy probability at temperature 1; 0 after a search for the best move."""
     variation: tuple[chess.Move, ...] = ()
-    """Principal variation from this move on; empty except for the requested lines."""
+    """Principal variation from this move on; empty unless it was requested (`Request.lines`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Play:
     """A chosen move and the evaluations behind it, from the mover's point of view."""
 
     moves: tuple[Line, ...]
-    """The allowed moves, the chosen one first; a policy has one move for all promotions."""
+    """The allowed moves, the chosen one first; a policy has one move for the four promotions."""
     value: float
     """Win minus loss of the position, -1 to 1."""
     wdl: tuple[float, float, float]
@@ -57,7 +57,7 @@ def win_draw_loss(value: float, draw: float) -> tuple[float, float, float]:
     return (1 + value - draw) / 2, draw, (1 - value - draw) / 2
 
 
-def read_search(
+def read_play(
     search: Search,
     board: chess.Board,
     lines: int,
@@ -66,9 +66,10 @@ def read_search(
     before: int = 0,
     chosen: tuple[int, int],
 ) -> Play:
-    """Return a search's result: `chosen` first, with variations of the best `lines` moves.
+    """Return the result of a search as a Play, with variations of the best `lines` moves.
 
-    `before` is the number of simulations in the tree before this search.
+    `chosen` is the (label, promotion) of the chosen move, and `before` the number of simulations
+    that the tree had before this search.
     """
     root, turn = search.root(slot), board.turn
     moves = [
@@ -78,16 +79,16 @@ def read_search(
             float(root.draws[index]),
             int(root.visits[index]),
             int(root.mates[index]),
-            variation=tuple(_moves_of(search.line(slot, index), turn)) if place < lines else (),
+            variation=tuple(_read_moves(search.line(slot, index), turn)) if place < lines else (),
         )
-        for place, index in enumerate(root.ranked(root.index_of(*chosen)))
+        for place, index in enumerate(root.rank_moves(root.index_of(*chosen)))
     ]
     wdl = win_draw_loss(root.value, root.draw)
     simulations = max(root.simulations - before, 0)
     return Play(tuple(moves), root.value, wdl, simulations, root.seldepth, root.full)
 
 
-def _moves_of(line: list[tuple[int, int]], turn: chess.Color) -> Iterator[chess.Move]:
+def _read_moves(line: list[tuple[int, int]], turn: chess.Color) -> Iterator[chess.Move]:
     for label, promotion in line:
         yield move_of(label, promotion, turn)
         turn = not turn

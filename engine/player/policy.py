@@ -1,6 +1,6 @@
 """Evaluate boards with the columns that the evaluator reads, and choose moves by its policy.
 
-Only this module maps boards, games and players to columns.
+All conversion of boards, games and players to columns is in this module.
 
 Axes: B boards, A labels, M legal moves by label, W outcomes.
 """
@@ -16,32 +16,35 @@ from numpy.typing import NDArray
 
 from engine.board.position import castling_bits, en_passant_file, from_board
 from engine.encoding.planes import label_of, planes_of
-from engine.encoding.views import LAST_MOVES, last_moves_of
+from engine.encoding.views import LAST_MOVES, encode_last_moves
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
 Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Logits float32[B, A] by the mover's labels, and win, draw, loss float32[B, W]."""
-MAX_CLOCK, MAX_INCREMENT, MAX_HALFMOVE = 65_534, 254, 255
+MAX_CLOCK_SECONDS, MAX_INCREMENT_SECONDS, MAX_HALFMOVE = 65_534, 254, 255
+"""Maximum values of columns; one more means unknown, except for the halfmove clock."""
 SPEEDS = {"bullet": (60, 0), "blitz": (180, 0), "rapid": (600, 0), "classical": (1800, 0)}
-"""Time control assumed for each of Lichess's speeds: seconds at the start, and added per move."""
+"""Time control assumed for each of Lichess's speeds: seconds at the start and per move."""
 
 
 def parse_time_control(text: str) -> tuple[int, int]:
-    """Return base and increment in seconds of `180+2` or a name in SPEEDS, else raise UserError."""
+    """Parse `180+2` or a name in SPEEDS into seconds of base and increment; raise UserError."""
     text = str(text)
     if text in SPEEDS:
         return SPEEDS[text]
-    found = re.fullmatch(r"([0-9]{1,5})\+([0-9]{1,3})", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,5})\+([0-9]{1,3})", text)
+    if match is None:
         names = ", ".join(SPEEDS)
-        raise UserError(f"a time control is seconds, such as 180+2, or {names}, not {text[:40]!r}")
-    return min(int(found[1]), MAX_CLOCK), min(int(found[2]), MAX_INCREMENT)
+        raise UserError(
+            f"{text[:40]!r} is not a time control: give seconds+increment (180+2), or {names}"
+        )
+    return min(int(match[1]), MAX_CLOCK_SECONDS), min(int(match[2]), MAX_INCREMENT_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
-    """Inputs of a policy besides the game: ratings and clocks; None is unknown."""
+    """Inputs of a policy besides the game: ratings and clocks; None if unknown."""
 
     rating: int | None = None
     """The mover's rating."""
@@ -55,30 +58,29 @@ class Conditions:
     """Seconds added per move; used only with `base`, since training data has both or neither."""
 
     def columns(self) -> dict[str, int]:
-        """Return the columns of the known conditions."""
+        """Return the known conditions by the names of their columns."""
         opponent = self.rating if self.opponent_rating is None else self.opponent_rating
         is_timed = self.base is not None and self.increment is not None
         numbers = {
             "elo": self.rating,
             "opponent_elo": opponent,
-            "clock": _clip(self.clock, MAX_CLOCK),
-            "base": _clip(self.base, MAX_CLOCK) if is_timed else None,
-            "increment": _clip(self.increment, MAX_INCREMENT) if is_timed else None,
+            "clock": _clip_seconds(self.clock, MAX_CLOCK_SECONDS),
+            "base": _clip_seconds(self.base, MAX_CLOCK_SECONDS) if is_timed else None,
+            "increment": _clip_seconds(self.increment, MAX_INCREMENT_SECONDS) if is_timed else None,
         }
         return {name: number for name, number in numbers.items() if number is not None}
 
 
-def _clip(seconds: float | None, most: int) -> int | None:
-    """Return whole seconds from 0 to `most`; None stays None."""
-    return None if seconds is None else min(max(int(seconds), 0), most)
+def _clip_seconds(seconds: float | None, maximum: int) -> int | None:
+    return None if seconds is None else min(max(int(seconds), 0), maximum)
 
 
 def read_columns(
     evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]
 ) -> dict[str, NDArray[np.integer]]:
     """Return the columns that the evaluator reads, [B] each, except those unknown for all rows."""
-    unknown: dict[str, int] = getattr(evaluator, "columns", {})
-    if not unknown:
+    unknown_values: dict[str, int] = getattr(evaluator, "columns", {})
+    if not unknown_values:
         return {}
     rows = []
     for board, condition in zip(boards, conditions, strict=True):
@@ -88,11 +90,12 @@ def read_columns(
             "ep_file": en_passant_file(position),
             "halfmove": min(board.halfmove_clock, MAX_HALFMOVE),
         }
-        row |= zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)), strict=True)
+        row |= zip(LAST_MOVES, encode_last_moves(board, len(LAST_MOVES)), strict=True)
         rows.append(row | condition.columns())
-    names = [name for name in unknown if any(name in row for row in rows)]
+    names = [name for name in unknown_values if any(name in row for row in rows)]
     return {
-        name: np.array([row.get(name, unknown[name]) for row in rows], np.int64) for name in names
+        name: np.array([row.get(name, unknown_values[name]) for row in rows], np.int64)
+        for name in names
     }
 
 
@@ -111,7 +114,7 @@ class Policy(NamedTuple):
     """Moves of a board and the logarithms of their probabilities, up to a constant."""
 
     moves: list[chess.Move]
-    """One move per label. Labels omit the promotion piece, so it is the best allowed one."""
+    """One move for each label; a promotion is to the best allowed piece, which labels omit."""
     labels: list[int]
     logits: NDArray[np.float64]  # [M]
 
@@ -121,26 +124,26 @@ class Policy(NamedTuple):
             powers_M = np.exp((self.logits - self.logits.max()) / temperature)
         return powers_M / powers_M.sum()  # type: ignore[no-any-return]
 
-    def ranked(self) -> list[int]:
-        """Return the moves' indices, likeliest first; ties are broken by label."""
+    def rank_moves(self) -> list[int]:
+        """Return the indices of the moves, likeliest first; ties are broken by label."""
         order: list[int] = np.lexsort((np.array(self.labels), -self.logits)).tolist()
         return order
 
     def pick(self, temperature: float, random: np.random.Generator) -> int:
-        """Sample the index of a move at a temperature; 0 returns the likeliest move."""
+        """Return the index of a move sampled at a temperature; 0 is the likeliest move's."""
         if temperature == 0:
-            return self.ranked()[0]
+            return self.rank_moves()[0]
         return int(random.choice(len(self.moves), p=self.shares(temperature)))
 
 
-def policy_of(
+def make_policy(
     board: chess.Board, logits_A: NDArray[np.floating], allowed: Sequence[chess.Move] = ()
 ) -> Policy:
-    """Return the policy over the legal moves, or only over `allowed`, from logits."""
-    found: dict[int, chess.Move] = {}
+    """Return the policy over the legal moves, or only over the `allowed` ones."""
+    by_label: dict[int, chess.Move] = {}
     for move in allowed or board.legal_moves:
         label = label_of(move, board.turn)
-        if label not in found or (move.promotion or 0) > (found[label].promotion or 0):
-            found[label] = move
-    labels = list(found)
-    return Policy(list(found.values()), labels, logits_A[labels].astype(np.float64))
+        if label not in by_label or (move.promotion or 0) > (by_label[label].promotion or 0):
+            by_label[label] = move
+    labels = list(by_label)
+    return Policy(list(by_label.values()), labels, logits_A[labels].astype(np.float64))

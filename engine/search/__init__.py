@@ -1,4 +1,4 @@
-"""Batched Monte Carlo tree search: PUCT and Gumbel, many games at a time."""
+"""Batched Monte Carlo tree search of many games at a time: PUCT and Gumbel."""
 
 from engine.search.config import SearchConfig, SearchError
 from engine.search.results import Root

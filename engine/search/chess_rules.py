@@ -1,4 +1,4 @@
-"""Chess rules for the search: moves, the end of the game, repetitions, mate in one.
+"""Apply the rules of chess in the search: moves, endings, repetitions, mates in one.
 
 Axes: D depth of a path, M moves.
 """
@@ -10,39 +10,39 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest_square
 from engine.board.movegen import (
     MOVE_PLANES,
     MOVE_TYPES,
-    has_no_moves,
-    legal_key,
+    has_no_legal_move,
     legal_planes,
+    position_key,
     step_target,
 )
 from engine.board.position import COUNTERS, HALFMOVE_MASK, PAWN, Position, from_board, push
-from engine.board.rules import FIFTY_MOVES, ONGOING, REPETITION, ending_of_position
+from engine.board.rules import FIFTY_MOVES_PLIES, ONGOING, REPETITION, find_ending
 from engine.encoding.planes import LABELS, PLANES
-from engine.search.tree import HISTORY, NO_NODE, TWOFOLD, UNKNOWN, WON, Forest, Int
+from engine.search.tree import MAX_HISTORY, NO_NODE, TWOFOLD_REPETITION, UNKNOWN, WON, Forest, Int
 
-assert HISTORY >= FIFTY_MOVES
+assert MAX_HISTORY >= FIFTY_MOVES_PLIES
 
 
 @njit(cache=True, nogil=True)
 def play(position: Position, label: Int, promotion: Int) -> None:
-    """Play the move with a label (0..4095) on a position, in place."""
+    """Play the move with a label (0..4095) and promotion piece on a position, in place."""
     kind, source = label >> 6, U(label & 63)
     push(position, source, step_target(kind, source), promotion)
 
 
 @njit(cache=True, nogil=True)
 def list_moves(planes: NDArray[np.uint64], moves: Any) -> None:
-    """Write the legal moves of `planes` (uint64[77]) to `moves` (EDGE[M]) as new edges."""
+    """Write the legal moves of `planes` (uint64[77]) to `moves` (EDGE_DTYPE[M]) as new edges."""
     seventh = planes[PAWN] & (RANK_8 << U(8))
     count = np.int64(0)
     for kind in range(MOVE_TYPES):
         sources = planes[MOVE_PLANES + kind]
         while sources != EMPTY:
-            source = lowest(sources)
+            source = lowest_square(sources)
             sources &= sources - U(1)
             promotes = bit(source) & seventh != EMPTY
             for piece in range(4 if promotes else 1):
@@ -61,33 +61,33 @@ def examine(
 ) -> Any:
     """Write a position's planes (uint64[77]); return its ending (or ONGOING) and its key.
 
-    `path` int32[D] holds the nodes from the root to its parent; it is empty for the root.
+    `path` (int32[D]) holds the nodes from the root to the position's parent.
     """
     checkers = legal_planes(position, planes)
-    key = legal_key(position, planes)
-    ending = ending_of_position(position, planes, checkers)
+    key = position_key(position, planes)
+    ending = find_ending(position, planes, checkers)
     reversible = np.int64(position[COUNTERS] & HALFMOVE_MASK)
     if ending == ONGOING and reversible >= 4:
-        ending = _repetition(forest, slot, key, path, reversible)
+        ending = _find_repetition(forest, slot, key, path, reversible)
     return ending, key
 
 
 @njit(cache=True, nogil=True)
-def _repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
-    """Return REPETITION (third occurrence), TWOFOLD (second occurrence on the path) or ONGOING."""
+def _find_repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
+    """Return REPETITION (third occurrence), TWOFOLD_REPETITION (second on the path) or ONGOING."""
     on_path, depth = np.int64(0), len(path)
     for index in range(depth - 2, max(np.int64(-1), depth - 1 - reversible), -2):
         if forest.nodes[slot, path[index]].key == key:
             on_path += 1
     if reversible <= depth and on_path == 0:
-        return ONGOING  # too few reversible plies to reach back before the root
-    if on_path + times_in_history(forest, slot, key) >= 2:
+        return ONGOING  # no position before the root can recur
+    if on_path + count_in_history(forest, slot, key) >= 2:
         return REPETITION
-    return TWOFOLD if on_path > 0 else ONGOING
+    return TWOFOLD_REPETITION if on_path > 0 else ONGOING
 
 
 @njit(cache=True, nogil=True)
-def times_in_history(forest: Forest, slot: Int, key: Any) -> Any:
+def count_in_history(forest: Forest, slot: Int, key: Any) -> Any:
     """Count the occurrences of a key in the game before the root, int64."""
     times = np.int64(0)
     for index in range(forest.slots[slot].history_length):
@@ -98,19 +98,19 @@ def times_in_history(forest: Forest, slot: Int, key: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> Any:
-    """Mark mating root moves, and then the root, as won; return whether there are any."""
+    """Mark the root's mating moves as won, and the root too; return whether there are any."""
     position = np.empty_like(forest.roots[slot])
-    root, found = forest.nodes[slot, 0], False
+    root, has_mate = forest.nodes[slot, 0], False
     for edge in range(root.first, root.first + root.count):
         move = forest.edges[slot, edge]
         position[:] = forest.roots[slot]
         play(position, np.int64(move.label), np.int64(move.promotion))
-        if legal_planes(position, planes) > 0 and has_no_moves(planes):
+        if legal_planes(position, planes) > 0 and has_no_legal_move(planes):
             move.proof = WON
-            found = True
-    if found:
+            has_mate = True
+    if has_mate:
         root.proof, root.distance = WON, 1
-    return found
+    return has_mate
 
 
 def is_legal(position: Position, label: int, promotion: int) -> bool:
@@ -126,12 +126,12 @@ def is_legal(position: Position, label: int, promotion: int) -> bool:
 
 
 def position_and_history(board: chess.Board) -> tuple[Position, list[int]]:
-    """Return a board's position and its history as keys, for `Search.start`."""
+    """Return a board's position, and the keys of the positions before it, for `Search.start`."""
     back, planes = board.copy(), np.empty(PLANES, dtype=np.uint64)
     keys: list[int] = []
     while back.move_stack and len(keys) < board.halfmove_clock:
         back.pop()
         position = from_board(back)
         legal_planes(position, planes)
-        keys.append(int(legal_key(position, planes)))
+        keys.append(int(position_key(position, planes)))
     return from_board(board), keys[::-1]

@@ -1,4 +1,4 @@
-"""The configuration of a search, also as a named tuple for compiled code."""
+"""Configuration of a search, also as a named tuple for compiled code."""
 
 import sys
 from collections import namedtuple
@@ -13,15 +13,15 @@ class SearchError(UserError):
 
 
 SearchParams = Any
-"""Named tuple for compiled code: `gumbel` (bool) and the numeric fields of SearchConfig."""
+"""Named tuple for compiled code: `gumbel` (bool), and the fields of SearchConfig that it reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchConfig:
     """Settings of a search.
 
-    Defaults follow lc0 (c_puct, first-play urgency), KataGo (c_stdev) and mctx (Gumbel); everything
-    else is off by default.
+    Defaults follow lc0 (c_puct, first-play urgency), KataGo (c_stdev) and mctx (Gumbel). All other
+    options are off by default.
     """
 
     algorithm: Literal["puct", "gumbel"] = "puct"
@@ -83,13 +83,12 @@ class SearchConfig:
     kings); 1 is off."""
 
     def __post_init__(self) -> None:
-        """Raise SearchError for values out of range."""
         if self.algorithm not in ("puct", "gumbel"):
             raise SearchError(f"algorithm must be puct or gumbel, not {self.algorithm!r}")
-        for names, bounds, least, most in _BOUNDS:
+        for names, bounds, minimum, maximum in _BOUNDS:
             for name in names.split():
                 value = getattr(self, name)
-                if not least <= value <= most:
+                if not minimum <= value <= maximum:
                     raise SearchError(f"{name} must be {bounds}, not {value}")
 
     @property
@@ -99,24 +98,25 @@ class SearchConfig:
 
     def params(self) -> SearchParams:
         """Return the settings that compiled code reads."""
-        # numba compiles once per type, so every value gets its default's type
-        numbers = [kind(getattr(self, name)) for name, kind in _KINDS.items()]
-        return _Params(self.algorithm == "gumbel", *numbers)
+        # Numba compiles again for each type, so every value gets the type of its default
+        numbers = [kind(getattr(self, name)) for name, kind in _COMPILED_TYPES.items()]
+        return _ParamsTuple(self.algorithm == "gumbel", *numbers)
 
 
-_ABOVE_0, _FINITE = sys.float_info.min, sys.float_info.max
+_ABOVE_0, _MAX = sys.float_info.min, sys.float_info.max
 _BOUNDS = (
-    ("simulations leaves max_considered_actions", "at least 1", 1, _FINITE),
-    ("nodes top_k", "at least 0", 0, _FINITE),
-    ("policy_temperature dirichlet_alpha c_base", "above 0 and finite", _ABOVE_0, _FINITE),
+    ("simulations leaves max_considered_actions", "at least 1", 1, _MAX),
+    ("nodes top_k", "at least 0", 0, _MAX),
+    ("policy_temperature dirichlet_alpha c_base", "above 0 and finite", _ABOVE_0, _MAX),
     ("c_stdev dirichlet_fraction tail_mass dominance endgame_factor", "between 0 and 1", 0, 1),
-    ("c_puct c_factor fpu_reduction gumbel_scale value_scale", "0 or more and finite", 0, _FINITE),
-    ("widening_factor repetition_penalty branching_exponent", "0 or more and finite", 0, _FINITE),
+    ("c_puct c_factor fpu_reduction gumbel_scale value_scale", "0 or more and finite", 0, _MAX),
+    ("widening_factor repetition_penalty branching_exponent", "0 or more and finite", 0, _MAX),
 )
+"""Fields, their bounds in words, and their minimum and maximum."""
 _NOT_COMPILED = ("algorithm", "simulations", "nodes", "leaves")
-_KINDS: dict[str, Any] = {
+_COMPILED_TYPES: dict[str, Any] = {
     field.name: type(field.default)
     for field in fields(SearchConfig)
     if field.name not in _NOT_COMPILED
 }
-_Params = cast("Any", namedtuple("_Params", ["gumbel", *_KINDS]))
+_ParamsTuple = cast("Any", namedtuple("_ParamsTuple", ["gumbel", *_COMPILED_TYPES]))

@@ -1,8 +1,8 @@
 """Gumbel search: Sequential Halving at the root, the improved policy below it.
 
-Source: Danihelka et al. 2022, "Policy improvement by planning with Gumbel". Numbers and tie-breaks
-follow mctx (gumbel_muzero_policy, qtransform_completed_by_mix_value), so its defaults mean the same
-here. Visits in flight do not change Q. Moves proven lost are skipped unless all are lost.
+Source: Danihelka et al. 2022, "Policy improvement by planning with Gumbel". Formulas and tie-breaks
+follow mctx (gumbel_muzero_policy, qtransform_completed_by_mix_value), so mctx's parameters mean the
+same here. Visits in flight do not change Q. Moves proven lost are skipped unless all are lost.
 
 All values are from the view of the side to move at the node.
 
@@ -21,10 +21,10 @@ from engine.board.rng import gumbel
 from engine.search.config import SearchParams
 from engine.search.tree import LOST, Forest, Int
 
-MAXVISIT_INIT = 50.0
-"""Constant added to the largest visit count when Q-values are scaled, as in mctx."""
-_TINY = 1e-30
-"""Lower bound of priors before their logarithm, and of divisors."""
+VISIT_OFFSET = 50.0
+"""Constant added to the largest visit count when Q-values are scaled; mctx's maxvisit_init."""
+_MIN_PRIOR = 1e-30
+"""Lower bound of priors in logarithms and divisors."""
 
 
 @njit(cache=True, nogil=True)
@@ -44,20 +44,22 @@ def begin_halving(
 
 
 @njit(cache=True, nogil=True)
-def gumbel_edge(forest: Forest, slot: Int, node: Int, simulation: Int, params: SearchParams) -> Any:
-    """Select an edge at an expanded node, int64."""
+def select_gumbel_edge(
+    forest: Forest, slot: Int, node: Int, simulation: Int, params: SearchParams
+) -> Any:
+    """Select an edge of an expanded node, int64; at the root, by the plan of Sequential Halving."""
     if node == 0 and simulation < forest.schedule.shape[1]:
-        return halving_edge(forest, slot, simulation, params)
-    return improved_policy_edge(forest, slot, node, params)
+        return select_halving_edge(forest, slot, simulation, params)
+    return select_improved_edge(forest, slot, node, params)
 
 
 @njit(cache=True, nogil=True)
 def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> None:
     """Write the plan of Sequential Halving (Karnin et al. 2013) into `out` (int32[S]).
 
-    Entry s is the visit count of the moves among which simulation s selects. Each of `considered`
-    moves gets the same visits, then each of half as many, down to two moves. Same as mctx's
-    `get_sequence_of_considered_visits`.
+    Simulation s selects among the moves that have `out[s]` visits. So each of the `considered`
+    moves gets the same number of visits, then each of the better half, down to two moves. Equals
+    mctx's `get_sequence_of_considered_visits`.
     """
     if considered <= 1:
         for index in range(simulations):
@@ -76,8 +78,8 @@ def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> N
 
 
 @njit(cache=True, nogil=True)
-def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
-    """Return v_mix (appendix D): the evaluator's value mixed with the visited moves' Q-values."""
+def _mix_values(forest: Forest, slot: Int, index: Int) -> Any:
+    """Return the mean of the evaluator's value and the visited moves' Q: v_mix, appendix D."""
     node = forest.nodes[slot, index]
     total, priors, weighted = 0.0, 0.0, 0.0
     for edge in range(node.first, node.first + node.count):
@@ -87,23 +89,23 @@ def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
             total += visits
             priors += move.prior
             weighted += move.prior * move.value_sum / visits
-    return (np.float64(node.value) + total * weighted / max(priors, _TINY)) / (total + 1.0)
+    return (np.float64(node.value) + total * weighted / max(priors, _MIN_PRIOR)) / (total + 1.0)
 
 
 @njit(cache=True, nogil=True)
-def completed_values(
+def write_completed_values(
     forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]
 ) -> None:
     """Write sigma(completed Q) of each move of a node into `out` (float64[M]).
 
-    sigma(Q) = (Q - min Q) * (MAXVISIT_INIT + max N) * value_scale / span. The span is max Q - min Q
-    as in mctx; without `rescale_values` it is 2, the range of values. An unvisited move's Q is
-    v_mix.
+    sigma(Q) = (Q - min Q) * (VISIT_OFFSET + max visits) * value_scale / span. The span is
+    max Q - min Q as in mctx; without `rescale_values`, it is 2, the range of values. The Q of an
+    unvisited move is v_mix.
     """
     first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
     assert count <= len(out)
-    mixed = _mixed_value(forest, slot, index)
-    least, most, most_visits = np.inf, -np.inf, 0.0
+    mixed = _mix_values(forest, slot, index)
+    smallest, largest, most_visits = np.inf, -np.inf, 0.0
     for place in range(count):
         move = forest.edges[slot, first + place]
         visits = np.float64(move.visits - move.in_flight)
@@ -111,37 +113,37 @@ def completed_values(
         if -1 <= move.proof <= 1:
             out[place] = np.float64(move.proof)
         out[place] += move.bias
-        least, most = min(least, out[place]), max(most, out[place])
+        smallest, largest = min(smallest, out[place]), max(largest, out[place])
         most_visits = max(most_visits, visits)
-    span = max(most - least, 1e-8) if params.rescale_values else 2.0
-    scale = (MAXVISIT_INIT + most_visits) * params.value_scale / span
+    span = max(largest - smallest, 1e-8) if params.rescale_values else 2.0
+    scale = (VISIT_OFFSET + most_visits) * params.value_scale / span
     for place in range(count):
-        out[place] = (out[place] - least) * scale
+        out[place] = (out[place] - smallest) * scale
 
 
 @njit(cache=True, nogil=True)
-def improved_policy(
+def write_improved_policy(
     forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]
 ) -> None:
     """Write softmax(logits + sigma(completed Q)) over a node's moves into `out` (float64[M])."""
     first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
-    completed_values(forest, slot, index, params, out)
-    most, total = -np.inf, 0.0
+    write_completed_values(forest, slot, index, params, out)
+    largest, total = -np.inf, 0.0
     for place in range(count):
-        out[place] += log(max(np.float64(forest.edges[slot, first + place].prior), _TINY))
-        most = max(most, out[place])
+        out[place] += log(max(np.float64(forest.edges[slot, first + place].prior), _MIN_PRIOR))
+        largest = max(largest, out[place])
     for place in range(count):
-        out[place] = exp(out[place] - most)
+        out[place] = exp(out[place] - largest)
         total += out[place]
     for place in range(count):
         out[place] /= total
 
 
 @njit(cache=True, nogil=True)
-def improved_policy_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
-    """Return the edge with the largest improved policy minus share of visits, int64."""
+def select_improved_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
+    """Return the edge whose share of visits is furthest below its improved policy, int64."""
     policy = np.empty(MAX_MOVES, dtype=np.float64)
-    improved_policy(forest, slot, index, params, policy)
+    write_improved_policy(forest, slot, index, params, policy)
     node = forest.nodes[slot, index]
     first, child_visits = np.int64(node.first), np.float64(node.visits - node.ended)
     best, choice = -np.inf, first
@@ -154,32 +156,33 @@ def improved_policy_edge(forest: Forest, slot: Int, index: Int, params: SearchPa
 
 
 @njit(cache=True, nogil=True)
-def halving_edge(forest: Forest, slot: Int, simulation: Int, params: SearchParams) -> Any:
+def select_halving_edge(forest: Forest, slot: Int, simulation: Int, params: SearchParams) -> Any:
     """Select a root edge by Sequential Halving, int64; after the planned simulations, the winner.
 
-    Among the moves with the planned number of visits, select the largest noise + logit +
-    sigma(completed Q). If proofs leave no such move, select among the least visited moves that are
-    not lost.
+    Among the moves with the planned number of visits, this is the one with the largest noise +
+    logit + sigma(completed Q). If all of them are proven lost, it is one of the least visited moves
+    that are not.
     """
     values = np.empty(MAX_MOVES, dtype=np.float64)
-    completed_values(forest, slot, np.int64(0), params, values)
+    write_completed_values(forest, slot, np.int64(0), params, values)
     first, count = np.int64(forest.nodes[slot, 0].first), np.int64(forest.nodes[slot, 0].count)
-    most, least = np.int64(-1), np.int64(2**31)
+    most_visits, least_visits = np.int64(-1), np.int64(2**31)
     for place in range(count):
         move = forest.edges[slot, first + place]
         if move.proof != LOST:
             visits = np.int64(move.visits - forest.moves[slot, place].visits_before)
-            most, least = max(most, visits), min(least, visits)
-    planned = most
+            most_visits = max(most_visits, visits)
+            least_visits = min(least_visits, visits)
+    planned = most_visits
     if simulation < forest.schedule.shape[1]:
         planned = np.int64(forest.schedule[slot, simulation])
-    for wanted in (planned, least):
+    for wanted in (planned, least_visits):
         best, choice = -np.inf, np.int64(-1)
         for place in range(count):
-            move, more = forest.edges[slot, first + place], forest.moves[slot, place]
-            if np.int64(move.visits - more.visits_before) != wanted or move.proof == LOST:
+            move, root_move = forest.edges[slot, first + place], forest.moves[slot, place]
+            if np.int64(move.visits - root_move.visits_before) != wanted or move.proof == LOST:
                 continue
-            score = more.noise + log(max(np.float64(move.prior), _TINY)) + values[place]
+            score = root_move.noise + log(max(np.float64(move.prior), _MIN_PRIOR)) + values[place]
             if score > best:
                 best, choice = score, first + place
         if choice >= 0:

@@ -1,21 +1,21 @@
-"""One round of PUCT simulations: descend, score, expand, back up.
+"""Run one round of PUCT simulations: descend, score, expand, back up.
 
-    select_leaves       descends every game's tree to leaves; their planes are one batch
-      descend           goes from the root to a position without a value
-        puct_edge       selects the move with the best score (gumbel.py has the other algorithm)
-    expand_and_backup   after the evaluator
-      expand            adds a leaf's legal moves as edges, likeliest first
-      backup            adds the value along the path, negated at each ply
+    select_leaves         descend every game's tree to leaves; their planes are one batch
+      descend             go from the root to a position without a value
+        select_puct_edge  select the move with the best score (gumbel.py has Gumbel's)
+    expand_and_backup     after the evaluator's answer:
+      expand              add a leaf's legal moves as edges, likeliest first
+      backup              add the value along the path, negated at each ply
 
 PUCT (Silver et al. 2018), with lc0's growth of exploration and first-play urgency (FPU), and
 KataGo's scaling by variance:
 
-    score = Q + c * prior * sqrt(visits of all moves) / (1 + visits of this one)
-    c     = (c_puct + c_factor * log((visits of all + 1 + c_base) / c_base))
+    score = Q + c * prior * sqrt(visits of all moves) / (1 + visits of the move)
+    c     = (c_puct + c_factor * log((visits of all moves + 1 + c_base) / c_base))
             * (1 + c_stdev * (stdev / STDEV_PRIOR - 1))
 
-stdev is the standard deviation of the values below the node. If these values are similar, there is
-less exploration.
+stdev is the standard deviation of the values below the node: if they are similar, the search
+explores less.
 
 Each visit in flight counts in Q as a loss (virtual loss). The Q of an unvisited move is the node's
 mean over finished visits, minus fpu_reduction * sqrt(sum of the priors of moves with a finished
@@ -39,14 +39,14 @@ from engine.encoding.planes import PLANES
 from engine.search.budget import count_selectable, is_decided
 from engine.search.chess_rules import examine, list_moves, play
 from engine.search.config import SearchParams
-from engine.search.gumbel import gumbel_edge
+from engine.search.gumbel import select_gumbel_edge
 from engine.search.tree import (
+    EVALUATING,
     LOST,
     MAX_DEPTH,
-    NEW,
     NO_NODE,
+    UNEXPANDED,
     UNKNOWN,
-    WAITING,
     WON,
     Forest,
     Int,
@@ -56,22 +56,23 @@ from engine.search.tree import (
 )
 
 BACKED_UP, EVALUATE, COLLISION = 0, 1, 2
-"""Results of `descend`: a known value was backed up; the leaf needs an evaluation; the leaf's
-evaluation is in flight."""
+"""Results of `descend`: a known value was backed up; the leaf needs an evaluation; the leaf is
+already being evaluated."""
 EXPANDED, NO_ROOM, NOT_FINITE = 0, 1, 2
-"""Results of `expand`: NO_ROOM and NOT_FINITE leave the node unchanged."""
-MAX_KNOWN_VALUES = 256
-"""Maximum of a slot's descents to known values per round, so that `stop` is polled often."""
+"""Results of `expand`; NO_ROOM (in the tree) and NOT_FINITE (logits) leave the node unchanged."""
+MAX_KNOWN_VALUE_DESCENTS = 256
+"""Maximum number of a slot's descents to known values per round, so that `stop` is polled often."""
 STDEV_PRIOR, STDEV_PRIOR_VISITS = 0.4, 2.0
 """Prior standard deviation of a node's values, and its weight in visits, as in KataGo."""
 
 _PROMOTION_SHARES = np.array([0.0, 0.0, 0.0084, 0.0036, 0.0185, 0.9695])
-"""Share of a promotion's prior by python-chess piece type, from 13,645 human promotions."""
-_LOWEST_LOGIT = -1e30
+"""Share of each piece in a promotion's prior, by python-chess piece type: its frequency in 13,645
+human promotions."""
+_MIN_LOGIT = -1e30
 
 
 class Round(NamedTuple):
-    """The leaves of one round, up to B rows."""
+    """Leaves of one round, at most B."""
 
     planes: NDArray[np.uint64]  # [B, P]
     slots: NDArray[np.int64]  # [B]
@@ -97,17 +98,21 @@ def select_leaves(
     params: SearchParams,
     batch: Round,
 ) -> Any:
-    """Select up to `leaves` leaves of each slot's tree; return the number of rows in `batch`.
+    """Write up to `leaves` leaves of each slot's tree to `batch`; return the number of its rows.
 
-    `wanted` and `done` (int64[N]) count simulations. When a root is decided, `wanted` is set to
-    `done`.
+    `wanted` and `done` (int64[N]) are numbers of simulations. If a root is decided, `wanted` is set
+    to `done`.
     """
     position = np.empty(WORDS, dtype=np.uint64)
     rows = 0
     for index in range(len(slots)):
-        slot, added, known = slots[index], 0, 0
+        slot, new_leaves, known_values = slots[index], 0, 0
         game, root = forest.slots[slot], forest.nodes[slots[index], 0]
-        while added < leaves and known < MAX_KNOWN_VALUES and done[index] < wanted[index]:
+        while (
+            new_leaves < leaves
+            and known_values < MAX_KNOWN_VALUE_DESCENTS
+            and done[index] < wanted[index]
+        ):
             if root.proof != UNKNOWN or is_decided(
                 forest, slot, wanted[index], done[index], params
             ):
@@ -124,9 +129,9 @@ def select_leaves(
             if result == EVALUATE:
                 batch.slots[rows], batch.leaves[rows], batch.depths[rows] = slot, leaf, depth
                 rows += 1
-                added += 1
+                new_leaves += 1
             else:
-                known += 1
+                known_values += 1
     return rows
 
 
@@ -142,11 +147,12 @@ def descend(
 ) -> Any:
     """Descend from the root to a leaf; return (result, depth, leaf or NO_NODE).
 
-    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes`. `position` is scratch.
+    Fills `path`, which is (nodes, edges), int32[D] each, and `planes` if the result is EVALUATE.
+    `position` is scratch memory.
     """
     nodes, edges = path
     position[:] = forest.roots[slot]
-    index, depth = np.int64(0), np.int64(0)  # literals would compile the callees twice
+    index, depth = np.int64(0), np.int64(0)  # with literals, Numba would compile the callees twice
     while index >= 0:
         node = forest.nodes[slot, index]
         if node.proof != UNKNOWN or node.ending != ONGOING:
@@ -154,16 +160,16 @@ def descend(
             value = np.float64(node.proof) if decisive else 0.0
             backup(forest, slot, path, depth, index, value, 1.0 - decisive)
             return BACKED_UP, depth, index
-        if node.count == WAITING:
+        if node.count == EVALUATING:
             undo_path(forest, slot, path, depth)
             return COLLISION, depth, index
-        if node.count == NEW or depth == MAX_DEPTH:
+        if node.count == UNEXPANDED or depth == MAX_DEPTH:
             break
-        # A branch, because passing the function as an argument would compile the round twice.
+        # if the function were an argument, Numba would compile the round twice
         if params.gumbel:
-            edge = gumbel_edge(forest, slot, index, simulation, params)
+            edge = select_gumbel_edge(forest, slot, index, simulation, params)
         else:
-            edge = puct_edge(forest, slot, index, params)
+            edge = select_puct_edge(forest, slot, index, params)
         nodes[depth], edges[depth] = index, edge
         depth += 1
         move = forest.edges[slot, edge]
@@ -183,14 +189,14 @@ def descend(
         mated = 1.0 if ending == MATE else 0.0
         backup(forest, slot, path, depth, index, -mated, 1.0 - mated)
         return BACKED_UP, depth, index
-    if index >= 0 and forest.nodes[slot, index].count == NEW:
-        forest.nodes[slot, index].count = WAITING
+    if index >= 0 and forest.nodes[slot, index].count == UNEXPANDED:
+        forest.nodes[slot, index].count = EVALUATING
     return EVALUATE, depth, index
 
 
 @njit(cache=True, nogil=True)
-def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
-    """Return the edge with the largest PUCT score at a node, int64."""
+def select_puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
+    """Return the edge of a node with the largest PUCT score, int64."""
     node = forest.nodes[slot, index]
     first, last = np.int64(node.first), np.int64(node.first) + np.int64(node.count)
     all_visits = np.float64(node.visits - node.ended)
@@ -236,9 +242,10 @@ def estimate_stdev(node: Any) -> Any:
 def expand_and_backup(
     forest: Forest, rows: Int, batch: Round, logits: Any, wdl: Any, params: SearchParams
 ) -> Any:
-    """Expand the round's leaves with logits float32[B, A] and back up wdl float32[B, W].
+    """Expand the round's leaves with logits float32[B, A], and back up wdl float32[B, W].
 
-    Return the number of rows done. It stops at the first row with a value that is not finite.
+    Stops at the first row with a logit or value that is not finite; returns the number of rows
+    done.
     """
     for row in range(rows):
         slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
@@ -246,8 +253,8 @@ def expand_and_backup(
             return row
         value = min(max(np.float64(wdl[row, 0] - wdl[row, 2]), -1.0), 1.0)
         draw = min(max(np.float64(wdl[row, 1]), 0.0), 1.0)
-        if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
-            forest.nodes[slot, leaf].count = NEW
+        if leaf >= 0 and forest.nodes[slot, leaf].count == EVALUATING:
+            forest.nodes[slot, leaf].count = UNEXPANDED
             temperature = params.policy_temperature
             result = expand(forest, slot, leaf, batch.planes[row], logits[row], temperature)
             if result == NOT_FINITE:
@@ -261,7 +268,7 @@ def expand_and_backup(
 def expand(
     forest: Forest, slot: Int, node: Int, planes: Any, logits: Any, temperature: float
 ) -> Any:
-    """Add a node's edges from its planes and logits; return EXPANDED, NO_ROOM or NOT_FINITE."""
+    """Add the edges of a node with planes and logits; return EXPANDED, NO_ROOM or NOT_FINITE."""
     first = np.int64(forest.slots[slot].edges)
     count = count_moves(planes, planes)
     if count > MAX_MOVES or first + count > forest.edges.shape[1]:
@@ -279,18 +286,18 @@ def expand(
 
 @njit(cache=True, nogil=True)
 def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
-    """Set edges' priors to the softmax of logits (float32[A]); return whether all are finite.
+    """Set the priors of edges to the softmax of logits (float32[A]); return whether all are finite.
 
     The prior of a promotion is divided among its four pieces. A logit of -inf gives a prior of 0.
     """
-    most = _LOWEST_LOGIT
+    largest = _MIN_LOGIT
     for index in range(len(moves)):
         logit = np.float64(logits[moves[index].label])
-        if logit > most and isfinite(logit):
-            most = logit
+        if logit > largest and isfinite(logit):
+            largest = logit
     total = 0.0
     for index in range(len(moves)):
-        weight = exp((np.float64(logits[moves[index].label]) - most) / temperature)
+        weight = exp((np.float64(logits[moves[index].label]) - largest) / temperature)
         if moves[index].promotion > 0:
             weight *= _PROMOTION_SHARES[moves[index].promotion]
         moves[index].prior = weight
@@ -322,8 +329,8 @@ def backup(
 ) -> None:
     """Add a value and a draw probability along a path, and propagate proofs.
 
-    `path` is (nodes int32[D], edges int32[D]). `leaf` is its last node, or NO_NODE. `value` is from
-    the view of the side to move at the leaf.
+    `path` is (nodes int32[D], edges int32[D]), and `leaf` the node below it, or NO_NODE. `value` is
+    from the view of the side to move at the leaf.
     """
     nodes, edges = path
     proven = False
@@ -360,7 +367,7 @@ def backup(
 
 @njit(cache=True, nogil=True)
 def undo_path(forest: Forest, slot: Int, path: Any, depth: Int) -> None:
-    """Remove the visits of a descent that gets no value."""
+    """Undo the visits of a descent that gets no value."""
     nodes, edges = path
     for step in range(depth):
         node, move = forest.nodes[slot, nodes[step]], forest.edges[slot, edges[step]]
@@ -375,6 +382,6 @@ def undo_round(forest: Forest, first: Int, rows: Int, batch: Round) -> None:
     """Undo the descents of a round's rows from `first` on."""
     for row in range(first, rows):
         slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
-        if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
-            forest.nodes[slot, leaf].count = NEW
+        if leaf >= 0 and forest.nodes[slot, leaf].count == EVALUATING:
+            forest.nodes[slot, leaf].count = UNEXPANDED
         undo_path(forest, slot, (batch.nodes[row], batch.edges[row]), depth)

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from engine.board.position import MAX_MOVES
 from engine.search.config import SearchParams
-from engine.search.gumbel import improved_policy
+from engine.search.gumbel import write_improved_policy
 from engine.search.tree import LOST, UNKNOWN, WON, Forest
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Result at a root, mover's view.
+    """Result of a search at its root, in the mover's view.
 
     The M legal moves are in descending order of prior; a promotion is four moves.
     """
@@ -29,8 +29,8 @@ class Root:
     # [M] mean probability of a draw; the root's for moves without visits or without a node
     draws: NDArray[np.float32]
     priors: NDArray[np.float32]  # [M] including temperature and noise
-    improved: NDArray[np.float32]  # [M] puct: shares of visits; gumbel: the improved policy
-    # [M] plies to a proven mate, with this move: > 0 mover mates, < 0 mover is mated, 0 none
+    improved: NDArray[np.float32]  # [M] gumbel: the improved policy; puct: shares of visits
+    # [M] plies to a proven mate, this move included: > 0 mover mates, < 0 mover is mated, 0 none
     mates: NDArray[np.int16]
     proven: NDArray[np.int8]  # [M] 2 unknown, 1 won, 0 drawn, -1 lost
     value: float
@@ -46,11 +46,11 @@ class Root:
     """Share of the tree's memory in use."""
 
     def index_of(self, label: int, promotion: int) -> int:
-        """Return the index of a legal move."""
+        """Return the index of a legal move in the arrays."""
         return int(np.flatnonzero((self.labels == label) & (self.promotions == promotion))[0])
 
-    def ranked(self, best: int) -> list[int]:
-        """Return the moves' indices: first `best`, then by proof, visits, value and prior."""
+    def rank_moves(self, best: int) -> list[int]:
+        """Return all moves' indices: `best`, then the others by proof, visits, value and prior."""
         values_M = np.nan_to_num(self.values, nan=-2.0)
         proven_M = np.where(self.proven == UNKNOWN, 0, self.proven)
         order_M = np.lexsort((-self.priors, -values_M, -self.visits, -proven_M))
@@ -65,7 +65,7 @@ class Root:
 def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
     """Return the result at a slot's root."""
     game, node = forest.slots[slot], forest.nodes[slot, 0]
-    edges = edges_of(forest, slot, 0)
+    edges = get_edges(forest, slot, 0)
     count, visits, proven = len(edges), edges["visits"].copy(), edges["proof"].copy()
     has_child, proof = edges["child"] >= 0, int(node["proof"])
     mean = float(np.clip(node["value_sum"] / max(int(node["visits"]), 1), -1.0, 1.0))
@@ -74,14 +74,14 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
     values = np.full(count, np.nan, dtype=np.float32)
     np.divide(edges["value_sum"], visits, out=values, where=visits > 0, casting="unsafe")
     draws = np.full(count, draw, dtype=np.float32)
-    tried, sums = has_child & (visits > 0), children["draw_sum"]
-    np.divide(sums, children["visits"], out=draws, where=tried, casting="unsafe")
+    has_draws, sums = has_child & (visits > 0), children["draw_sum"]
+    np.divide(sums, children["visits"], out=draws, where=has_draws, casting="unsafe")
     values[proven != UNKNOWN] = proven[proven != UNKNOWN]
     draws[proven != UNKNOWN] = proven[proven != UNKNOWN] == 0
     plies = 1 + np.where(has_child, children["distance"], 0)
     improved = np.zeros(MAX_MOVES, dtype=np.float64)
     if params.gumbel and count:
-        improved_policy(forest, slot, 0, params, improved)
+        write_improved_policy(forest, slot, 0, params, improved)
     elif visits.sum() > 0:
         improved[:count] = visits / visits.sum()
     return Root(
@@ -104,8 +104,8 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
     )
 
 
-def edges_of(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
-    """Return the edges of a node, EDGE[M]."""
+def get_edges(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
+    """Return the edges of a node, EDGE_DTYPE[M]."""
     first, count = (int(forest.nodes[name][slot, node]) for name in ("first", "count"))
     return forest.edges[slot, first : first + max(count, 0)]
 
@@ -113,23 +113,24 @@ def edges_of(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
 def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:
     """Return the principal variation from an edge on, as (label, promotion) of each move.
 
-    It follows the most visited moves, or the proven mate.
+    It follows the most visited moves or, where a mate is proven, the mate.
     """
     moves = []
     while edge >= 0:
         move = forest.edges[slot, edge]
         moves.append((int(move["label"]), int(move["promotion"])))
-        edges = edges_of(forest, slot, int(move["child"]))
+        edges = get_edges(forest, slot, int(move["child"]))
         if move["child"] < 0 or not len(edges):
             break
         node = forest.nodes[slot, int(move["child"])]
-        wanted = edges["visits"].astype(np.float64)
+        scores = edges["visits"].astype(np.float64)
         if node["proof"] in (WON, LOST):
             below = forest.nodes["distance"][slot, np.maximum(edges["child"], 0)]
             plies = np.where(edges["child"] >= 0, below, 0)
-            longest = 2e9 - int(node["proof"]) * plies
-            wanted = np.where(edges["proof"] == node["proof"], longest, wanted)
-        if wanted.max() <= 0:
+            # above all visits; the shortest win or the longest loss is the largest
+            mate_scores = 2e9 - int(node["proof"]) * plies
+            scores = np.where(edges["proof"] == node["proof"], mate_scores, scores)
+        if scores.max() <= 0:
             break
-        edge = int(node["first"]) + int(wanted.argmax())
+        edge = int(node["first"]) + int(scores.argmax())
     return moves

@@ -1,4 +1,4 @@
-"""The root: expand it, start a run, choose a move, advance to the next position.
+"""Expand roots, begin a run, choose moves, and advance a root to the next position.
 
 Axes: G slots, N slots of this run, M root moves.
 """
@@ -11,21 +11,27 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import U
-from engine.board.movegen import MOVE_PLANES, MOVE_TYPES, has_no_moves, legal_key, legal_planes
+from engine.board.movegen import (
+    MOVE_PLANES,
+    MOVE_TYPES,
+    has_no_legal_move,
+    legal_planes,
+    position_key,
+)
 from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES
 from engine.board.rng import dirichlet, uniform
 from engine.board.rules import MATE, STALEMATE
 from engine.search.budget import allot_simulations, penalize_repetitions
 from engine.search.chess_rules import mark_mates_in_one, play
 from engine.search.config import SearchParams
-from engine.search.gumbel import begin_halving, halving_edge, improved_policy
+from engine.search.gumbel import begin_halving, select_halving_edge, write_improved_policy
 from engine.search.puct import EXPANDED, Round, expand
 from engine.search.tree import (
-    HISTORY,
+    EVALUATING,
     LOST,
+    MAX_HISTORY,
     NO_NODE,
     UNKNOWN,
-    WAITING,
     WON,
     Forest,
     Int,
@@ -37,11 +43,10 @@ from engine.search.tree import (
 
 
 @njit(cache=True, nogil=True)
-def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: Any) -> Any:
+def expand_roots(forest: Forest, slots: Any, batch: Round, zero_logits: Any, allowed: Any) -> Any:
     """Add the roots that need an evaluation to `batch`; return their number.
 
-    `allowed` int64[M, 2] restricts the moves to these (label, promotion); empty allows all. `blank`
-    is zeros.
+    `allowed` (int64[M, 2]) has the (label, promotion) of the allowed moves; if empty, all are.
     """
     rows = 0
     for slot in slots:
@@ -50,7 +55,7 @@ def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: 
             if root.count > 0 and root.proof == UNKNOWN:
                 mark_mates_in_one(forest, slot, batch.planes[rows])
         elif root.proof == UNKNOWN and _needs_evaluation(
-            forest, slot, batch.planes[rows], blank, allowed
+            forest, slot, batch.planes[rows], zero_logits, allowed
         ):
             batch.slots[rows], batch.leaves[rows], batch.depths[rows] = slot, 0, 0
             rows += 1
@@ -58,29 +63,31 @@ def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: 
 
 
 @njit(cache=True, nogil=True)
-def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowed: Any) -> Any:
-    """Write a new root's planes; return whether it has legal moves and no mate in one."""
+def _needs_evaluation(
+    forest: Forest, slot: Int, planes: Any, zero_logits: Any, allowed: Any
+) -> Any:
+    """Write the planes of a new root; return whether it has legal moves but no mate in one."""
     root = forest.nodes[slot, 0]
     checkers = legal_planes(forest.roots[slot], planes)
-    root.key = legal_key(forest.roots[slot], planes)
-    if has_no_moves(planes):  # a root drawn by another rule is still searched
+    root.key = position_key(forest.roots[slot], planes)
+    if has_no_legal_move(planes):  # roots that are drawn by other rules are searched
         set_ending(root, MATE if checkers > 0 else STALEMATE)
         root.count = 0
         return False
-    if expand(forest, slot, np.int64(0), planes, blank, 1.0) == EXPANDED:
+    if expand(forest, slot, np.int64(0), planes, zero_logits, 1.0) == EXPANDED:
         restrict_root(forest, slot, allowed)
         if mark_mates_in_one(forest, slot, np.empty_like(planes)):
             root.visits = root.ended = 1
             root.value_sum = root.value = 1.0
             return False
     forest.slots[slot].edges = 0
-    root.count = WAITING
+    root.count = EVALUATING
     return True
 
 
 @njit(cache=True, nogil=True)
 def restrict_root(forest: Forest, slot: Int, allowed: Any) -> None:
-    """Keep only a root's `allowed` moves (int64[M, 2]; empty for all); rescale their priors."""
+    """Keep only a root's `allowed` moves (int64[M, 2], or empty for all); rescale their priors."""
     root, kept, total = forest.nodes[slot, 0], np.int64(0), 0.0
     if len(allowed) == 0 or root.count < 1:
         return
@@ -105,15 +112,16 @@ def begin_run(
     wanted: Any,
     noise: Any,
     allowed: Any,
-    fresh: Any,
+    unsearched: Any,
     params: SearchParams,
 ) -> None:
-    """Prepare expanded roots; set `wanted` (int64[N]) to the number of simulations of each.
+    """Prepare expanded roots; scale `wanted` (int64[N]), the number of simulations of each.
 
-    `noise` bool[N] selects the roots that get noise. `fresh` bool[G] marks the roots not searched
-    yet.
+    `noise` (bool[N]) selects the roots that get noise. `unsearched` (bool[G]) marks the slots whose
+    roots have not been searched yet.
     """
     planes = np.empty(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
+    adds_dirichlet = not params.gumbel and params.dirichlet_fraction > 0.0
     for index in range(len(slots)):
         slot = slots[index]
         root = forest.nodes[slot, 0]
@@ -121,9 +129,9 @@ def begin_run(
         if root.proof != UNKNOWN or root.count < 1:
             wanted[index] = 0
             continue
-        if fresh[slot] and noise[index] and not params.gumbel and params.dirichlet_fraction > 0.0:
+        if adds_dirichlet and unsearched[slot] and noise[index]:
             _add_dirichlet(forest, slot, params)
-        fresh[slot] = False
+        unsearched[slot] = False
         wanted[index] = allot_simulations(forest, slot, wanted[index], params)
         if params.repetition_penalty > 0.0:
             penalize_repetitions(forest, slot, planes, params.repetition_penalty)
@@ -136,24 +144,24 @@ def _add_dirichlet(forest: Forest, slot: Int, params: SearchParams) -> None:
     """Mix Dirichlet noise into the root's priors, then sort its moves by prior."""
     root, fraction = forest.nodes[slot, 0], params.dirichlet_fraction
     moves = forest.edges[slot, root.first : root.first + root.count]
-    drawn = np.zeros(len(moves), dtype=np.float64)
-    dirichlet(forest.rng[slot], params.dirichlet_alpha, drawn)
+    noise = np.zeros(len(moves), dtype=np.float64)
+    dirichlet(forest.rng[slot], params.dirichlet_alpha, noise)
     root.visited_policy = 0.0
     for index in range(len(moves)):
-        moves[index].prior = (1.0 - fraction) * moves[index].prior + fraction * drawn[index]
+        moves[index].prior = (1.0 - fraction) * moves[index].prior + fraction * noise[index]
         if moves[index].visits > 0:
             root.visited_policy += moves[index].prior
-        drawn[index] = -moves[index].prior
-    order, before = np.argsort(drawn, kind="mergesort"), moves.copy()  # stable, likeliest first
+        noise[index] = -moves[index].prior
+    order, before = np.argsort(noise, kind="mergesort"), moves.copy()  # stable; likeliest first
     for index in range(len(moves)):
         moves[index] = before[order[index]]
 
 
 @njit(cache=True, nogil=True)
-def choose_all(
+def choose_moves(
     forest: Forest, slots: Any, temperatures: Any, params: SearchParams, out: Any
 ) -> None:
-    """Write each slot's chosen move to `out` (int64[N, 2]: label, promotion; -1, 0 for none)."""
+    """Write the (label, promotion) chosen in each slot to `out`, int64[N, 2]; -1, 0 for none."""
     for index in range(len(slots)):
         edge = choose_edge(forest, slots[index], temperatures[index], params)
         out[index, 0], out[index, 1] = -1, 0
@@ -164,18 +172,18 @@ def choose_all(
 
 @njit(cache=True, nogil=True)
 def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchParams) -> Any:
-    """Choose a root edge by visits, or (gumbel) the improved policy; NO_NODE if there is none."""
+    """Return the chosen root edge, or NO_NODE if there is none; `Search.choose` has the rules."""
     root = forest.nodes[slot, 0]
     first = np.int64(root.first)
     if root.count < 1:
         return np.int64(NO_NODE)
     if root.proof == WON or root.proof == LOST:
-        return _proven_edge(forest, slot)
+        return _find_proven_edge(forest, slot)
     if params.gumbel and temperature <= 0.0:
-        return halving_edge(forest, slot, np.int64(forest.schedule.shape[1]), params)
+        return select_halving_edge(forest, slot, np.int64(forest.schedule.shape[1]), params)
     weights = np.empty(MAX_MOVES, dtype=np.float64)
     if params.gumbel:
-        improved_policy(forest, slot, np.int64(0), params, weights)
+        write_improved_policy(forest, slot, np.int64(0), params, weights)
     for index in range(root.count):
         move = forest.edges[slot, first + index]
         if not params.gumbel:
@@ -183,14 +191,14 @@ def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchPar
         if move.proof == LOST:
             weights[index] = -np.inf
     if temperature > 0.0:
-        index = _draw(forest.rng[slot], weights[: root.count].copy(), temperature)
+        index = _sample_index(forest.rng[slot], weights[: root.count].copy(), temperature)
         if index >= 0:
             return first + index
-    return first + _largest(forest, slot, weights)
+    return first + _find_largest(forest, slot, weights)
 
 
 @njit(cache=True, nogil=True)
-def _proven_edge(forest: Forest, slot: Int) -> Any:
+def _find_proven_edge(forest: Forest, slot: Int) -> Any:
     """Return the edge of the fastest win, or of the slowest loss if the root is lost, int64."""
     root, best, choice = forest.nodes[slot, 0], np.int64(0), np.int64(NO_NODE)
     for edge in range(root.first, root.first + root.count):
@@ -202,28 +210,28 @@ def _proven_edge(forest: Forest, slot: Int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
-    """Sample an index in proportion to weight ** (1 / temperature); overwrites the weights."""
-    most, total = max(weights.max(), 0.0), 0.0
+def _sample_index(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
+    """Sample an index in proportion to weight ** (1 / temperature); overwrite the weights."""
+    largest, total = max(weights.max(), 0.0), 0.0
     for index in range(len(weights)):
         if weights[index] > 0.0:
-            weights[index] = np.exp(log(weights[index] / most) / temperature)
+            weights[index] = np.exp(log(weights[index] / largest) / temperature)
             total += weights[index]
         else:
             weights[index] = 0.0
-    left, choice = uniform(rng) * total, np.int64(NO_NODE)
+    remaining, choice = uniform(rng) * total, np.int64(NO_NODE)
     for index in range(len(weights)):
         if weights[index] > 0.0:
             choice = np.int64(index)
-            left -= weights[index]
-            if left < 0.0:
+            remaining -= weights[index]
+            if remaining < 0.0:
                 break
     return choice
 
 
 @njit(cache=True, nogil=True)
-def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
-    """Return the index of the largest weight, int64; the value, then the prior breaks ties."""
+def _find_largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
+    """Return the index of the largest weight, int64; ties are broken by value, then by prior."""
     root, choice, best, best_mean = forest.nodes[slot, 0], np.int64(0), -np.inf, -np.inf
     for index in range(root.count):
         move = forest.edges[slot, root.first + index]
@@ -234,14 +242,14 @@ def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -> Any:
-    """Play a legal move at the root and keep its subtree; return whether there was one."""
+def advance(forest: Forest, slot: Int, label: Int, promotion: Int, scratch: Any) -> Any:
+    """Play a legal move at the root and keep its subtree; return whether there was a subtree."""
     planes = np.empty(MOVE_PLANES + MOVE_TYPES, dtype=np.uint64)
     root, game = forest.nodes[slot, 0], forest.slots[slot]
     legal_planes(forest.roots[slot], planes)
-    root.key = legal_key(forest.roots[slot], planes)
-    if game.history_length == HISTORY:  # drop the oldest
-        for index in range(HISTORY - 1):
+    root.key = position_key(forest.roots[slot], planes)
+    if game.history_length == MAX_HISTORY:  # drop the oldest key
+        for index in range(MAX_HISTORY - 1):
             forest.history[slot, index] = forest.history[slot, index + 1]
         game.history_length -= 1
     forest.history[slot, game.history_length] = root.key
@@ -258,5 +266,5 @@ def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -
         reset_tree(forest, slot)
         return False
     game.deepest = 0
-    keep_subtree(forest, slot, child, spare)
+    keep_subtree(forest, slot, child, scratch)
     return True

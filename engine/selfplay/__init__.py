@@ -1,1 +1,1 @@
-"""Self-play: many games at a time, with the search's result at each move."""
+"""Self-play games, many at a time, with the search's result at each move."""

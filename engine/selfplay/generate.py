@@ -1,14 +1,14 @@
-"""Self-play: many games at a time, with the search's result at each move.
+"""Play self-play games, many at a time, and record the search's result at each move.
 
-When a game ends, the next game takes its slot, so that the evaluator's batches stay full.
-Each game has its own random generator, seeded by the seed and the game number. It draws first the
-numbers for the whole game, then one per half-move. So a game depends only on the seed, its number,
-the settings and the evaluator, not on the width.
+When a game ends, the next game takes its slot, so that the evaluator's batches stay full. Each game
+has its own random generator, seeded by the seed and the game number. It first draws the numbers
+that hold for the whole game, then one per half-move. So a game depends only on the seed, its
+number, the settings and the evaluator, not on the width.
 
 Axes: N slots, M moves of a position.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import chess
@@ -16,30 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board import rules
-from engine.board.position import COUNTERS, HALFMOVE_MASK, TURN, Position, from_fen
+from engine.board.position import COUNTERS, HALFMOVE_MASK, from_fen
 from engine.board.rules import MATE
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop, never
 from engine.search import Root, Search, SearchConfig
 
-TOO_LONG, RESIGNED, UNEVENTFUL = 64, 65, 66
-"""Endings besides those of engine.board.rules: stopped at `most_plies`, resigned by the side to
+PLY_LIMIT, RESIGNED, HALFMOVE_LIMIT = 64, 65, 66
+"""Endings besides those of engine/board/rules.py: stopped at `most_plies`, resigned by the side to
 move, stopped at `draw_halfmoves`."""
 
 ENDINGS = {
     **rules.ENDINGS,
-    TOO_LONG: "too long",
+    PLY_LIMIT: "too long",
     RESIGNED: "resignation",
-    UNEVENTFUL: "halfmove clock",
+    HALFMOVE_LIMIT: "halfmove clock",
 }
 """Names of all endings."""
 
 SAMPLED_TEMPERATURE = 0.7
-"""Temperature of moves sampled without search, applied after the search's policy temperature."""
+"""Temperature of moves that are sampled without search. The policy temperature of the search is
+applied first."""
 MIN_TEMPERATURE = 0.1
 """Temperature below which the best move is played."""
-RESIGN_PLIES = 20
+MIN_RESIGN_PLIES = 20
 """Neither side resigns before this half-move."""
 RESIGN_MOVES = 2
 """Consecutive moves below the resignation threshold before a side resigns."""
@@ -56,27 +57,27 @@ class SelfPlayConfig:
     """Settings of self-play games; SearchConfig has those of the search."""
 
     width: int = 64
-    """Games or positions searched in parallel by each process: 64 suits a CPU core, 1024 a GPU."""
+    """Number of games or positions that each process searches in parallel: 64 suits a CPU core,
+    1024 a GPU."""
     sampled_plies: int = 0
-    """Maximum number of opening half-moves sampled from the policy without search; each game uses a
-    random number up to it."""
+    """Maximum number of half-moves at the start of a game that are sampled from the policy without
+    search; each game has a random number of them."""
     opening_plies: int = 16
-    """Half-moves of the opening, in which moves are sampled by visits (gumbel: by the improved
-    policy) at temperature 1."""
+    """Half-moves of the opening, in which moves are sampled in proportion to their visits (gumbel:
+    their improved policy)."""
     cooling_plies: float = 8.0
     """Half-life of the temperature after the opening, in half-moves; 0 plays the best move from
     then on."""
     most_plies: int = 512
     """Half-moves after which a game is stopped and counts as a draw."""
     draw_halfmoves: int = 0
-    """Stop a game as a draw after this many half-moves without capture or pawn move; 0 leaves it to
-    the rules (100)."""
+    """Half-moves without a capture or pawn move after which a game is stopped and counts as a draw;
+    0 leaves this to the rules (100)."""
     resign: float = 0.0
-    """Resignation threshold from 0 to 1: a player resigns when its value stays below minus this; 0
-    disables resignation."""
+    """Resign if the value of the side to move stays below minus this, between 0 and 1; 0 never
+    resigns."""
 
     def __post_init__(self) -> None:
-        """Raise SelfPlayError for values out of range."""
         for name in ("sampled_plies", "opening_plies", "cooling_plies", "draw_halfmoves"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise SelfPlayError(f"{name} must be 0 or more, not {getattr(self, name)}")
@@ -88,20 +89,19 @@ class SelfPlayConfig:
             raise SelfPlayError(f"resign must be 0 or more and below 1, not {self.resign}")
 
     def temperature_at(self, ply: int) -> float:
-        """Return the temperature of the move after `ply` half-moves.
-
-        It is 1 in the opening, then falls to 0.
-        """
-        late = ply - self.opening_plies
-        if late < 0:
+        """Return the temperature of the move after `ply` half-moves: 1, falling to 0 later."""
+        plies_after = ply - self.opening_plies
+        if plies_after < 0:
             return 1.0
-        cooled = 0.5 ** ((late + 1) / self.cooling_plies) if self.cooling_plies > 0.0 else 0.0
-        return cooled if cooled >= MIN_TEMPERATURE else 0.0
+        if self.cooling_plies == 0.0:
+            return 0.0
+        temperature = 0.5 ** ((plies_after + 1) / self.cooling_plies)
+        return temperature if temperature >= MIN_TEMPERATURE else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search: its moves with nonzero improved policy, highest prior first."""
+    """Result of a search: the moves with a share of the improved policy, highest prior first."""
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
@@ -109,7 +109,7 @@ class SearchResult:
     value: float
     """The root's value for the mover, in [-1, 1]: the mean of all simulations."""
     best_value: float
-    """The value of the move with the largest share; more accurate than `value`."""
+    """The value of the move with the largest share, which is more accurate than `value`."""
     simulations: int
     """Simulations in the tree, including those kept from the previous move."""
 
@@ -119,24 +119,20 @@ class Game:
     """A self-play game, in progress or finished."""
 
     number: int
-    start: Position
-    """Position before the first move."""
     rng: np.random.Generator
     sampled: int
-    """Number of opening half-moves sampled from the policy."""
+    """Number of half-moves at the start that are sampled from the policy without search."""
     resign_disabled: bool
-    """Whether resigning is off in this game."""
+    """Whether no side resigns in this game."""
     labels: list[int] = field(default_factory=list)
     """Labels of the moves so far, each from the mover's view."""
     promotions: list[int] = field(default_factory=list)
     searches: list[SearchResult | None] = field(default_factory=list)
     """The search result of each move; None for a move sampled without search."""
     lost_in_a_row: list[int] = field(default_factory=lambda: [0, 0])
-    """Consecutive moves below the resignation threshold: of the side that moves first, and of the
-    other side."""
+    """Consecutive moves of White and of Black below the resignation threshold."""
     resign_ply: int | None = None
-    """Half-moves after which the side to move would have resigned, if resigning is off in this
-    game."""
+    """Half-moves after which the side to move would have resigned, if `resign_disabled`."""
     ending: int | None = None
     """A code of ENDINGS; None while the game goes on."""
     result: int = 0
@@ -149,7 +145,7 @@ class Game:
 
     @property
     def resign_was_wrong(self) -> bool:
-        """Return whether the side that would have resigned did not lose."""
+        """Whether a side would have resigned but did not lose."""
         return self.resign_ply is not None and self.result != self._loss_after(self.resign_ply)
 
     def finish(self, ending: int) -> "Game":
@@ -160,8 +156,7 @@ class Game:
 
     def _loss_after(self, plies: int) -> int:
         """Return the result if the side to move after `plies` half-moves loses."""
-        white = bool(self.start[TURN] == 0) == (plies % 2 == 0)
-        return -1 if white else 1
+        return -1 if plies % 2 == 0 else 1
 
 
 def play_games(
@@ -171,85 +166,76 @@ def play_games(
     *,
     games: int | Iterable[int],
     seed: int = 0,
-    starts: Sequence[Position] = (),
     stop: Stop = never,
 ) -> Iterator[Game]:
     """Play games 0 to `games` - 1, or the given game numbers; yield each game when it ends.
 
-    Game number n begins at `starts[n % len(starts)]`, by default at the initial position. Only the
-    order in which games end depends on the width. `stop` is polled before every move;
-    when it returns True, unfinished games are discarded.
+    The width changes only the order in which games end. `stop` is polled before every move; when it
+    returns True, unfinished games are discarded.
     """
     numbers = list(range(games) if isinstance(games, int) else games)
     search = Search(
         evaluator, search_config, games=min(config.width, max(len(numbers), 1)), seed=seed
     )
-    slots = _Slots(search, config, starts or [from_fen(chess.STARTING_FEN)], seed)
-    waiting = iter(numbers)
+    slots = _Slots(search, config, seed)
+    remaining = iter(numbers)
     for slot in range(search.games):
-        yield from slots.begin(slot, waiting)
+        slots.begin(slot, remaining)
     while slots.games and not stop():
         for slot, game in slots.play_moves():
             yield game
-            yield from slots.begin(slot, waiting)
+            slots.begin(slot, remaining)
 
 
 class _Slots:
-    """The games in progress, keyed by slot of the search."""
+    """Games in progress, by slot of the search."""
 
-    def __init__(
-        self, search: Search, config: SelfPlayConfig, starts: Sequence[Position], seed: int
-    ) -> None:
-        self.search, self.config, self.starts, self.seed = search, config, starts, seed
+    def __init__(self, search: Search, config: SelfPlayConfig, seed: int) -> None:
+        self.search, self.config, self.seed = search, config, seed
         self.games: dict[int, Game] = {}
 
-    def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[Game]:
-        """Begin the next game in a slot, if any; yield games that are over at their start."""
-        for number in numbers:
-            start = self.starts[number % len(self.starts)]
-            rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
-            sampled = int(rng.integers(self.config.sampled_plies + 1))
-            resign_disabled = bool(rng.random() < RESIGN_DISABLED_SHARE)
-            game = Game(number, start, rng, sampled, resign_disabled)
-            self.search.start(slot, start, game=number)
-            ending = self.search.outcome(slot)
-            if ending is None:
-                self.games[slot] = game
-                return
-            yield game.finish(ending)
+    def begin(self, slot: int, numbers: Iterator[int]) -> None:
+        """Begin the next game in a slot, if any."""
+        number = next(numbers, None)
+        if number is None:
+            return
+        rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
+        sampled = int(rng.integers(self.config.sampled_plies + 1))
+        resign_disabled = bool(rng.random() < RESIGN_DISABLED_SHARE)
+        self.games[slot] = Game(number, rng, sampled, resign_disabled)
+        self.search.start(slot, from_fen(chess.STARTING_FEN), game=number)
 
     def play_moves(self) -> Iterator[tuple[int, Game]]:
         """Search and play a move in every game; yield (slot, game) of those that end."""
         slots = np.array(sorted(self.games), dtype=np.int64)
         games = [self.games[slot] for slot in slots.tolist()]
-        samples = np.array([game.plies < game.sampled for game in games], dtype=np.bool_)
+        is_sampled = np.array([game.plies < game.sampled for game in games], dtype=np.bool_)
         temperatures = np.array([self.config.temperature_at(game.plies) for game in games])
-        self.search.run(
-            slots, simulations=np.where(samples, 1, self.search.config.simulations), noise=~samples
-        )
+        simulations = np.where(is_sampled, 1, self.search.config.simulations)
+        self.search.run(slots, simulations=simulations, noise=~is_sampled)
         labels, promotions = self.search.choose(slots, temperature=temperatures)
         for index, game in enumerate(games):
             slot, label, promotion = int(slots[index]), int(labels[index]), int(promotions[index])
-            root, drawn, searched = self.search.root(slot), game.rng.random(), None
-            if samples[index]:
+            root, drawn, result = self.search.root(slot), game.rng.random(), None
+            if is_sampled[index]:
                 if root.mate <= 0:
                     label, promotion = sample_move(root, drawn)
             elif self._resigns(game, root.value):
                 yield slot, self.games.pop(slot).finish(RESIGNED)
                 continue
             else:
-                searched = read_search(root, label, promotion)
+                result = read_search_result(root, label, promotion)
             game.labels.append(label)
             game.promotions.append(promotion)
-            game.searches.append(searched)
+            game.searches.append(result)
             self.search.play(slot, label, promotion)
-            ending = self._ending(slot)
+            ending = self._find_ending(slot)
             if ending is not None:
                 yield slot, self.games.pop(slot).finish(ending)
 
     def _resigns(self, game: Game, value: float) -> bool:
         """Return whether the mover resigns; if resigning is off, record when it would have."""
-        if not self.config.resign > 0.0 or game.plies < RESIGN_PLIES:
+        if not self.config.resign > 0.0 or game.plies < MIN_RESIGN_PLIES:
             return False
         side = game.plies % 2
         game.lost_in_a_row[side] = (
@@ -261,25 +247,24 @@ class _Slots:
             game.resign_ply = game.plies
         return not game.resign_disabled
 
-    def _ending(self, slot: int) -> int | None:
-        """Return the ending of a game that is over, or None."""
+    def _find_ending(self, slot: int) -> int | None:
         ending = self.search.outcome(slot)
         if ending is not None:
             return ending
         if self.games[slot].plies >= self.config.most_plies:
-            return TOO_LONG
+            return PLY_LIMIT
         if self.config.draw_halfmoves:
-            quiet = int(self.search.position(slot)[COUNTERS] & HALFMOVE_MASK)
-            if quiet >= self.config.draw_halfmoves:
-                return UNEVENTFUL
+            halfmoves = int(self.search.position(slot)[COUNTERS] & HALFMOVE_MASK)
+            if halfmoves >= self.config.draw_halfmoves:
+                return HALFMOVE_LIMIT
         return None
 
 
-def read_search(root: Root, label: int, promotion: int) -> SearchResult:
-    """Return the search result at a root; (label, promotion) is the chosen move.
+def read_search_result(root: Root, label: int, promotion: int) -> SearchResult:
+    """Convert the result at a root to a SearchResult; (label, promotion) is the chosen move.
 
-    Proven losses get share 0 unless all moves lose. At a won root, or if no move has a share, the
-    chosen move gets share 1.
+    Moves proven lost get no share unless all are lost. At a won root, or if no move has a share,
+    the chosen move gets all.
     """
     lost_M, shares_M = root.proven == -1, root.improved
     if not lost_M.all():
@@ -299,13 +284,13 @@ def read_search(root: Root, label: int, promotion: int) -> SearchResult:
 
 
 def sample_move(root: Root, drawn: float) -> tuple[int, int]:
-    """Sample (label, promotion) from a root's priors at SAMPLED_TEMPERATURE.
+    """Sample a move (label, promotion) from a root's priors at SAMPLED_TEMPERATURE.
 
-    `drawn` is a random number in [0, 1). Proven losses are excluded unless all moves lose.
+    `drawn` is a random number in [0, 1). Moves proven lost are excluded unless all are lost.
     """
-    open_M = root.proven != -1
+    is_open_M = root.proven != -1
     weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE)
-    passed_M = np.cumsum(weights_M * (open_M | ~open_M.any()))
-    at = int(np.searchsorted(passed_M, drawn * passed_M[-1], side="right"))
-    index = min(at, len(passed_M) - 1)
+    cumulative_M = np.cumsum(weights_M * (is_open_M | ~is_open_M.any()))
+    index = int(np.searchsorted(cumulative_M, drawn * cumulative_M[-1], side="right"))
+    index = min(index, len(cumulative_M) - 1)
     return int(root.labels[index]), int(root.promotions[index])

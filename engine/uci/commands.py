@@ -1,7 +1,7 @@
 """Parse UCI commands, and track the game that they describe.
 
-As the protocol requires, unknown words before a command are skipped. An invalid number counts as 0,
-so a malformed `go` is answered immediately.
+Unknown words before a command are skipped, as the protocol requires. An invalid number is read as
+0, so that a malformed `go` is answered immediately.
 """
 
 import re
@@ -22,8 +22,10 @@ COMMANDS = (
 )
 _MOVE = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?|0000")
 _OPTION = re.compile(r"name\s+(?P<name>.*?)(?:\s+value(?:\s+(?P<value>.*))?)?", re.DOTALL)
-_NUMBERS = ("nodes", "depth", "mate", "movestogo", "movetime", "wtime", "btime", "winc", "binc")
-_KEYWORDS = frozenset((*_NUMBERS, "infinite", "ponder", "searchmoves"))
+_NUMERIC_ARGUMENTS = (
+    *("nodes", "depth", "mate", "movestogo", "movetime", "wtime", "btime", "winc", "binc"),
+)
+_KEYWORDS = frozenset((*_NUMERIC_ARGUMENTS, "infinite", "ponder", "searchmoves"))
 
 
 class CommandError(UserError):
@@ -32,13 +34,14 @@ class CommandError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Go:
-    """Arguments of `go`, by their protocol names; times in ms, None if not given."""
+    """Arguments of `go`, named as in the protocol; times are in ms, and None if not given."""
 
     nodes: int | None = None
-    """Simulations."""
+    """Maximum number of simulations."""
     depth: int | None = None
-    """Plies of the principal variation."""
+    """Length of the principal variation, in plies, at which the search ends."""
     mate: int | None = None
+    """Moves to a proven mate at which the search ends."""
     movestogo: int | None = None
     movetime: int | None = None
     wtime: int | None = None
@@ -49,10 +52,10 @@ class Go:
     ponder: bool = False
     searchmoves: tuple[str, ...] = ()
     problems: tuple[str, ...] = field(default=(), compare=False)
-    """One message for each unreadable part."""
+    """Messages about parts that cannot be read."""
 
     def limits(self, white: bool) -> Limits:
-        """Return the mover's limits in seconds; use the opponent's clock if there is only that."""
+        """Return the mover's limits, in seconds; without its clock, use the opponent's."""
         left, increment = (self.wtime, self.winc) if white else (self.btime, self.binc)
         if left is None:
             left = self.btime if white else self.wtime
@@ -64,13 +67,13 @@ class Go:
         )
 
 
-def quote(text: str, most: int = 80) -> str:
-    """Quote a piece of input in ASCII, shortened if long."""
-    return ascii(text if len(text) <= most else text[:most] + "...")
+def quote(text: str, max_chars: int = 80) -> str:
+    """Quote a piece of input in ASCII, shortened to `max_chars` characters."""
+    return ascii(text if len(text) <= max_chars else text[:max_chars] + "...")
 
 
-def split(line: str) -> tuple[str, str]:
-    """Split a line into command and arguments, both empty if blank; raise CommandError."""
+def split_command(line: str) -> tuple[str, str]:
+    """Split a line into command and arguments, both empty if it is blank; raise CommandError."""
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()
@@ -87,9 +90,9 @@ def _number(text: str) -> int | None:
         return None
 
 
-def parse_go(rest: str) -> Go:
+def parse_go(arguments: str) -> Go:
     """Parse the arguments of `go`."""
-    words = deque(rest.split())
+    words = deque(arguments.split())
     values: dict[str, int | bool] = {}
     moves: list[str] = []
     problems = []
@@ -100,7 +103,7 @@ def parse_go(rest: str) -> Go:
         elif word == "searchmoves":
             while words and _MOVE.fullmatch(words[0]):
                 moves.append(words.popleft())
-        elif word in _NUMBERS:
+        elif word in _NUMERIC_ARGUMENTS:
             number = None if not words or words[0] in _KEYWORDS else _number(words.popleft())
             if number is None:
                 problems.append(f"go: {word} has no number, using 0")
@@ -111,33 +114,33 @@ def parse_go(rest: str) -> Go:
     return Go(**values, **more)  # type: ignore[arg-type]
 
 
-def parse_position(rest: str) -> tuple[str | None, list[str]]:
+def parse_position(arguments: str) -> tuple[str | None, list[str]]:
     """Parse the arguments of `position` into FEN (None for `startpos`) and moves."""
-    setup, found, moves = re.sub(r"\s+", " ", rest).partition(" moves ")
-    if not found and setup.endswith(" moves"):
+    setup, separator, moves = re.sub(r"\s+", " ", arguments).partition(" moves ")
+    if not separator and setup.endswith(" moves"):
         setup = setup.removesuffix(" moves")
     kind, _, fen = setup.partition(" ")
     if kind == "startpos":
         return None, moves.split()
     if kind == "fen" and fen:
         return fen, moves.split()
-    raise CommandError(f"position must be startpos or fen, not {quote(rest)}")
+    raise CommandError(f"position must be startpos or fen, not {quote(arguments)}")
 
 
-def parse_option(rest: str) -> tuple[str, str | None]:
+def parse_option(arguments: str) -> tuple[str, str | None]:
     """Parse the arguments of `setoption` into name and value (None if there is no value)."""
-    found = _OPTION.fullmatch(rest)
-    if found is None or not found["name"]:
+    match = _OPTION.fullmatch(arguments)
+    if match is None or not match["name"]:
         raise CommandError(
-            f"setoption must be followed by name NAME value VALUE, not {quote(rest)}"
+            f"setoption must be followed by name NAME value VALUE, not {quote(arguments)}"
         )
-    return found["name"].strip(), found["value"]
+    return match["name"].strip(), match["value"]
 
 
 class GameState:
-    """The game of the last `position`; only its new moves are played on the board.
+    """Game of the last `position`; only new moves are played on its board.
 
-    At move 200, replaying the whole game would take longer than a fast move.
+    Replaying all moves would take longer than a fast move at move 200.
     """
 
     def __init__(self) -> None:
@@ -151,10 +154,10 @@ class GameState:
         """Drop the position, so that `go` plays no move until the next valid one."""
         self.board, self._start, self._words, self._base = None, "", [], None
 
-    def record_clock(self, go: Go) -> float | None:
-        """Return the most seconds that the mover had at a `go` of this game, nearly its base time.
+    def estimate_base_time(self, go: Go) -> float | None:
+        """Return the base time of the game's clock, in seconds; None if `go` has no clock.
 
-        None if this `go` has no clock.
+        It is estimated as the most time that the mover had at a `go` of this game.
         """
         left = None if self.board is None else go.limits(self.board.turn == chess.WHITE).left
         if left is not None:

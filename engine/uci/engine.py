@@ -1,9 +1,9 @@
-"""The engine's two threads: one reads commands, one thinks; neither blocks the other.
+"""Run the UCI engine in two threads: one reads commands, the other loads networks and searches.
 
 Commands take effect at once or are queued for the thinking thread. Only `stop` and `ponderhit` act
-on a running search. `quit` and the end of input wait until the last `go` is answered, even while
-the network is loading or compiling; they stop a search without limits. The end of input also waits
-for a pending `readyok`.
+on a running search. After `quit` or the end of input, the engine ends when the last `go` is
+answered, even if the network is still loading or compiling; a search without limits is stopped. At
+the end of input, it also waits for a pending `readyok`.
 """
 
 import queue
@@ -12,23 +12,23 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from engine.compiling import COMPILING_MESSAGE
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
-from engine.jit_cache import are_compiled
+from engine.jit_cache import has_compiled_kernels
 from engine.player.player import Player, warm_up
 from engine.uci import commands
 from engine.uci.commands import GameState, quote
-from engine.uci.job import Job
+from engine.uci.job import GoJob
 from engine.uci.options import Options, describe_options, set_option
 
 MAX_LINE_BYTES = 1 << 20
-"""Maximum length of an input line, bytes; the longest game takes 40,000."""
+"""Maximum length of an input line; the longest possible game takes 40,000 bytes."""
 SHUTDOWN_SECONDS = 2.0
-"""Seconds to wait for a running search to end at shutdown."""
+"""Maximum time that a running search has to end at shutdown."""
 POLL_SECONDS = 0.02
-"""Seconds between checks for a closed output while waiting for the last answer."""
-COMPILING = "compiling kernels (once on this machine, about a minute)"
+"""Interval of checks for a closed output while the engine waits for the last answer."""
 
 Load = Callable[[str | None, int], Evaluator]
 """(checkpoint directory or None for the default, threads) -> evaluator; raises UserError."""
@@ -39,7 +39,7 @@ class LoadError(UserError):
 
 
 class Engine:
-    """State of the protocol: options, game and current `go`."""
+    """UCI engine: the state of the protocol, and its two threads."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Engine:
         name: str = "Fianchetto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create an engine; `write` gets lines with newlines, `clock` returns seconds."""
+        """Create an engine; `write` gets lines with newlines, and `clock` returns seconds."""
         self._load, self._write, self._name = load, write, name
         self._defaults = self._options = options or Options()
         self._game = GameState()
-        self._job: Job | None = None
+        self._go_job: GoJob | None = None
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._loaded = threading.Event()
         self._failure: LoadError | None = None
@@ -66,21 +66,23 @@ class Engine:
         self._ready.set()
         self._error: Exception | None = None
         """Error that ends the engine before `quit`."""
-        self._cold = False
-        self._speaking = threading.Lock()
-        self._gone: BrokenPipeError | None = None
+        self._must_compile = False
+        """Whether kernels are not cached and this has not been reported yet."""
+        self._write_lock = threading.Lock()
+        self._output_error: BrokenPipeError | None = None
+        """Error of the first write after the output was closed."""
         self._clock = clock
         self._player: Player | None = None
         self._debugging = False
-        self._thread = threading.Thread(target=self._work, name="thinking", daemon=True)
+        self._thread = threading.Thread(target=self._run_tasks, name="thinking", daemon=True)
 
     def serve(self, lines: BinaryIO) -> None:
         """Process commands until `quit` or the end of input.
 
         Raises LoadError if no player can be loaded, and BrokenPipeError if the output is closed.
         """
-        self._cold = not are_compiled("puct")
-        # in parallel with torch's import
+        self._must_compile = not has_compiled_kernels("puct")
+        # load kernels while another thread imports torch
         threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()
         self._thread.start()
         self._submit_load()
@@ -91,61 +93,61 @@ class Engine:
                 self._finish()
         finally:
             self._shut_down()
-        if self._error or self._gone:
-            raise self._error or self._gone  # type: ignore[misc]
+        if self._error or self._output_error:
+            raise self._error or self._output_error  # type: ignore[misc]
 
     def _read(self, lines: BinaryIO) -> None:
         """Process commands until `quit`, the end of input, or the end of the engine."""
         try:
-            for line in _lines_of(lines):
+            for line in _read_lines(lines):
                 if line is None:
-                    self._game.drop_position()  # the line may have been a `position`
+                    self._game.drop_position()  # the skipped line may have been a `position`
                     self._note(f"skipped a line of more than {MAX_LINE_BYTES} bytes")
-                elif not self._follow(line):
+                elif not self._execute_line(line):
                     self._quit = True
                     break
-                elif self._gone:
+                elif self._output_error:
                     break
         except Exception as error:  # noqa: BLE001 - `serve` raises it
             self._error = error
         finally:
             self._ended.set()
 
-    def _follow(self, line: str) -> bool:
-        """Execute a line and report its errors; return False for `quit`."""
+    def _execute_line(self, line: str) -> bool:
+        """Execute a line, and report an error as an `info string`; return False for `quit`."""
         try:
-            command, rest = commands.split(line)
+            command, arguments = commands.split_command(line)
             if command == "quit":
                 return False
             if command:
-                getattr(self, f"_{command}")(rest)
+                getattr(self, f"_{command}")(arguments)
         except UserError as error:
             self._note(str(error))
         return True
 
-    def _uci(self, rest: str) -> None:
+    def _uci(self, arguments: str) -> None:
         author = "id author the Fianchetto authors"
         options = describe_options(self._defaults)
         for line in (f"id name {self._name}", author, *options, "uciok"):
-            self._say(line)
+            self._write_line(line)
 
-    def _isready(self, rest: str) -> None:
+    def _isready(self, arguments: str) -> None:
         """Answer once the player is loaded, without blocking the next commands."""
-        if self._loaded.is_set() or (self._job is not None and not self._job.answered):
-            self._say_ready()
+        if self._loaded.is_set() or (self._go_job is not None and not self._go_job.answered):
+            self._write_ready()
         else:
             self._report_compiling()
             self._ready.clear()
-            self._tasks.put(self._say_ready)
+            self._tasks.put(self._write_ready)
 
-    def _say_ready(self) -> None:
+    def _write_ready(self) -> None:
         if self._failure is None:
-            self._say("readyok")
+            self._write_line("readyok")
         else:
-            self._end(self._failure)
+            self._end_with(self._failure)
         self._ready.set()
 
-    def _ucinewgame(self, rest: str) -> None:
+    def _ucinewgame(self, arguments: str) -> None:
         self._game = GameState()
         self._tasks.put(self._forget)
 
@@ -153,63 +155,65 @@ class Engine:
         if self._player is not None:
             self._player.forget()
 
-    def _position(self, rest: str) -> None:
+    def _position(self, arguments: str) -> None:
         try:
-            note = self._game.update(*commands.parse_position(rest))
+            note = self._game.update(*commands.parse_position(arguments))
         except UserError:
             self._game.drop_position()
             raise
         if note:
             self._note(note)
 
-    def _go(self, rest: str) -> None:
-        """Queue a `go`, and stop a running one, which is answered first."""
-        begun, go = self._clock(), commands.parse_go(rest)
+    def _go(self, arguments: str) -> None:
+        """Queue a `go`; stop a running one, which is answered before."""
+        start_time, go = self._clock(), commands.parse_go(arguments)
         for problem in go.problems:
             self._note(problem)
         self._report_compiling()
-        if self._job is not None and not self._job.answered:
+        if self._go_job is not None and not self._go_job.answered:
             self._note("go while thinking: the previous search is stopped")
-            self._job.stop()
+            self._go_job.stop()
         board = self._game.board and self._game.board.copy()
-        base = self._game.record_clock(go)
-        job = self._job = Job(go, self._options, board, base, begun, self._say, self._clock)
+        base = self._game.estimate_base_time(go)
+        job = self._go_job = GoJob(
+            go, self._options, board, base, start_time, self._write_line, self._clock
+        )
 
         def think() -> None:
             try:
                 if self._player is None:
-                    self._end(self._failure)
+                    self._end_with(self._failure)
                 else:
                     job.answer(self._player, self._debugging)
             finally:
-                job.over.set()
+                job.finished.set()
 
         self._tasks.put(think)
 
-    def _stop(self, rest: str) -> None:
-        if self._job is not None:
-            self._job.stop()
+    def _stop(self, arguments: str) -> None:
+        if self._go_job is not None:
+            self._go_job.stop()
 
-    def _ponderhit(self, rest: str) -> None:
-        if self._job is not None and self._job.pondering:
-            self._job.ponderhit(self._clock())
+    def _ponderhit(self, arguments: str) -> None:
+        if self._go_job is not None and self._go_job.pondering:
+            self._go_job.ponderhit(self._clock())
 
-    def _setoption(self, rest: str) -> None:
-        """Set an option from the next `go` on."""
-        name, value = commands.parse_option(rest)
+    def _setoption(self, arguments: str) -> None:
+        """Set an option, which takes effect at the next `go`."""
+        name, value = commands.parse_option(arguments)
         before = self._options
         self._options = set_option(before, name, value)
-        if _loaded(self._options) != _loaded(before):
+        if _load_settings(self._options) != _load_settings(before):
             self._submit_load()
 
-    def _debug(self, rest: str) -> None:
-        self._debugging = rest != "off"
+    def _debug(self, arguments: str) -> None:
+        self._debugging = arguments != "off"
 
-    def _register(self, rest: str) -> None:
+    def _register(self, arguments: str) -> None:
         """Accept any registration."""
 
     def _submit_load(self) -> None:
-        checkpoint, threads = _loaded(self._options)
+        checkpoint, threads = _load_settings(self._options)
         done = self._loaded = threading.Event()
 
         def load() -> None:
@@ -235,62 +239,63 @@ class Engine:
             self._note(f"{quote(checkpoint)} cannot be loaded: {reason}")
 
     def _report_compiling(self) -> None:
-        """Report once that kernels are being compiled, which takes a minute or two."""
-        if self._cold and not self._loaded.is_set():
-            self._note(COMPILING)
-        self._cold = False
+        if self._must_compile and not self._loaded.is_set():
+            self._note(COMPILING_MESSAGE)
+        self._must_compile = False
 
     def _note(self, text: str) -> None:
-        self._say(f"info string {text}")
+        self._write_line(f"info string {text}")
 
-    def _end(self, failure: LoadError | None) -> None:
+    def _end_with(self, failure: LoadError | None) -> None:
         """End the engine because no player could be loaded."""
         self._note(str(failure))
         self._error = failure
         self._ended.set()
 
-    def _say(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         """Write one line, unless the output is closed; thread-safe."""
-        with self._speaking:
-            if self._gone is None:
+        with self._write_lock:
+            if self._output_error is None:
                 try:
                     self._write(line + "\n")
                 except BrokenPipeError as error:
-                    self._gone = error
+                    self._output_error = error
 
-    def _work(self) -> None:
+    def _run_tasks(self) -> None:
         for task in iter(self._tasks.get, None):
             task()
 
     def _finish(self) -> None:
-        """Wait until the last `go` is answered or the output is closed; stop infinite searches."""
-        while not (self._quit or self._ready.wait(POLL_SECONDS) or self._gone):
+        """Wait until the last `go` is answered or the output closed; stop unlimited searches."""
+        while not (self._quit or self._ready.wait(POLL_SECONDS) or self._output_error):
             pass
-        if self._job is not None and not self._job.is_bounded:
-            self._job.stop()
-        while not (self._job is None or self._job.over.wait(POLL_SECONDS) or self._gone):
+        if self._go_job is not None and not self._go_job.is_bounded:
+            self._go_job.stop()
+        while not (
+            self._go_job is None or self._go_job.finished.wait(POLL_SECONDS) or self._output_error
+        ):
             pass
 
     def _shut_down(self) -> None:
         """Stop the search thread, but do not wait for it while it loads or compiles."""
         self._tasks.put(None)
-        if self._job is not None and not self._job.answered:
-            self._job.stop()
+        if self._go_job is not None and not self._go_job.answered:
+            self._go_job.stop()
             self._thread.join(SHUTDOWN_SECONDS)
 
 
-def _loaded(options: Options) -> tuple[str, int]:
-    """Return the options whose change requires loading the evaluator again."""
+def _load_settings(options: Options) -> tuple[str, int]:
+    """Return the options that require loading the evaluator again when they change."""
     return options.checkpoint, options.usable_threads
 
 
-def _lines_of(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield the decoded lines of a byte stream; None for a line that is too long."""
+def _read_lines(stream: BinaryIO) -> Iterator[str | None]:
+    """Yield the decoded lines of a byte stream, and None for a line that is too long."""
     too_long = False
     while piece := stream.readline(MAX_LINE_BYTES):
-        whole = piece.endswith(b"\n") or len(piece) < MAX_LINE_BYTES
-        if whole and not too_long:
+        is_complete = piece.endswith(b"\n") or len(piece) < MAX_LINE_BYTES
+        if is_complete and not too_long:
             yield piece.decode("utf-8", errors="replace")
         elif not too_long:
             yield None
-        too_long = not whole
+        too_long = not is_complete

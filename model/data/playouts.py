@@ -8,7 +8,7 @@ import numpy as np
 from engine.board.movegen import legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board
 from engine.encoding.planes import PLANES, label_of
-from engine.encoding.views import LAST_MOVES, last_moves_of
+from engine.encoding.views import LAST_MOVES, encode_last_moves
 
 PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1"
 """A position in which pawns of both sides can promote in every way."""
@@ -51,7 +51,7 @@ def _row(
         "label": np.uint16(label_of(move, board.turn)),
         "promotion": np.uint8(move.promotion or 0),
         "castling": np.uint8(castling_bits(position)),
-        **dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)), strict=True)),
+        **dict(zip(LAST_MOVES, encode_last_moves(board, len(LAST_MOVES)), strict=True)),
         "ep_file": np.uint8(en_passant_file(position)),
         "halfmove": np.uint8(min(board.halfmove_clock, 255)),
         "repetition": np.uint8(0),

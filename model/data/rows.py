@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.board.rng import GOLDEN, mix
+from engine.board.rng import GOLDEN_GAMMA, mix_bits
 from engine.encoding.attacks import attack_planes
 from engine.encoding.move_vocabularies import vocabulary
 from engine.encoding.planes import PIECE_PLANES, PLANES
 from engine.encoding.views import LAST_MOVES, require_columns, view
-from engine.evaluation.move_features import FEATURES, legal_move_features
+from engine.evaluation.move_features import MOVE_FEATURES, legal_move_features
 from model.network.encoder import CLOCKS, CONDITIONS, NO_MOVE, RATINGS, UNKNOWN, Rows, to_tensor
 from model.network.preset import Preset
 
@@ -128,7 +128,7 @@ def blank_rows(preset: Preset, count: int, moves: int) -> dict[str, Tensor]:
         rows["attacks"] = torch.zeros(count, PIECE_PLANES, 8, dtype=torch.uint8)
     if preset.move_features_width:
         rows["moves"] = torch.zeros(moves, dtype=torch.int64)
-        rows["move_features"] = torch.zeros(moves, len(FEATURES), dtype=torch.uint8)
+        rows["move_features"] = torch.zeros(moves, len(MOVE_FEATURES), dtype=torch.uint8)
     return rows
 
 
@@ -139,7 +139,7 @@ def hash_step(seed: int, step: int) -> int:
     """
     words = np.array([seed % (1 << 64)], dtype=np.uint64)
     for number in (step, 0):
-        words = mix(words + np.uint64(number) + GOLDEN)
+        words = mix_bits(words + np.uint64(number) + GOLDEN_GAMMA)
     return int(words[0]) >> 32
 
 

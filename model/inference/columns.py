@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoding.inferred import INFERRED, infer_columns
+from engine.encoding.inferred import INFERRED_COLUMNS, infer_columns
 from engine.encoding.planes import LABELS, legal_mask
 from engine.errors import UserError
 from engine.json_files import validate_content
@@ -40,7 +40,7 @@ def fill_columns(
 ) -> Rows:
     """Return `planes` and the columns of `defaults`, each from its first available source."""
     rows: Rows = {"planes": planes_BP}
-    if any(name in INFERRED and name not in given for name in defaults):
+    if any(name in INFERRED_COLUMNS and name not in given for name in defaults):
         given = infer_columns(planes_BP) | dict(given)
     for name, default in defaults.items():
         if name in given:

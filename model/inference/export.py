@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from engine.encoding.planes import ENCODING_VERSION, legal_mask, moves_hash
 from engine.errors import UserError
-from engine.evaluation.move_features import FEATURES_VERSION
+from engine.evaluation.move_features import MOVE_FEATURES_VERSION
 from engine.progress import Progress, Tick, silent
 from engine.temporaries import add_path_to_errors
 from model.card import ONNX
@@ -144,7 +144,7 @@ def export(
         "moves_hash": moves_hash(),
         "weights_sha256": found["files"]["weights"]["sha256"],
         "columns": column_defaults(network.preset),
-        "move_features_version": FEATURES_VERSION if network.preset.move_features_width else 0,
+        "move_features_version": MOVE_FEATURES_VERSION if network.preset.move_features_width else 0,
         "arithmetic": "float32" if calibration is None else "int8",
     }
     with tempfile.TemporaryDirectory() as folder:

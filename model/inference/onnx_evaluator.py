@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from engine.encoding.attacks import attack_planes
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
-from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
+from engine.evaluation.move_features import MOVE_FEATURES_VERSION, legal_move_features
 from engine.json_files import parse_json, read_json, safe_text, validate_content
 from model.card import CARD_FILE, ONNX, Exported, FileEntry, Openings, read_book
 from model.inference.columns import (
@@ -144,7 +144,7 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
     validate_content(path, card, Exported, OnnxError, hint=": export it again")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
         raise OnnxError(f"{path} was exported for different planes or labels: export it again")
-    if card["move_features_version"] not in (0, FEATURES_VERSION):
+    if card["move_features_version"] not in (0, MOVE_FEATURES_VERSION):
         raise OnnxError(
             f"{path} was exported for a different version of the move features: train the network "
             "again"

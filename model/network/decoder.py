@@ -24,7 +24,12 @@ from torch import Tensor, nn
 
 from engine.board.movegen import MOVE_PLANES, MOVE_TYPES
 from engine.board.position import PAWN
-from engine.encoding.move_vocabularies import NONE, UNDER_PROMOTIONS, index_of, vocabulary
+from engine.encoding.move_vocabularies import (
+    NO_MOVE_INDEX,
+    UNDER_PROMOTIONS,
+    find_indices,
+    vocabulary,
+)
 from engine.encoding.planes import LABELS, TURN_PLANE, steps
 from engine.encoding.views import view
 from model.network.blocks import ACTIVATIONS, Float32, Norm, board_mean, conv3
@@ -53,14 +58,14 @@ class Prediction(NamedTuple):
 def label_order(name: str) -> NDArray[np.int64]:
     """Return each label's index in the vocabulary `name`, int64 `[A]`; a permutation."""
     moves = vocabulary(name)
-    order_A = np.full(moves.size, NONE, dtype=np.int64)
+    order_A = np.full(moves.size, NO_MOVE_INDEX, dtype=np.int64)
     order_A[:LABELS] = moves.index[:, 0]
     if moves.under_promotions:
         planes = LABELS + 64 * np.arange(UNDER_PROMOTION_COUNT // 8)  # by piece and direction
         order_A[LABELS : LABELS + UNDER_PROMOTION_COUNT] = (
             planes[:, None] + np.arange(8, 16)
         ).ravel()
-    order_A[order_A == NONE] = np.setdiff1d(np.arange(moves.size), order_A)
+    order_A[order_A == NO_MOVE_INDEX] = np.setdiff1d(np.arange(moves.size), order_A)
     return order_A
 
 
@@ -74,7 +79,7 @@ def index_labels(
     moves = vocabulary(preset.moves)
     if promotions_B is None or not moves.under_promotions:
         promotions_B = np.zeros(len(labels_B), dtype=np.int64)
-    index_B = index_of(moves, np.zeros(len(labels_B), np.bool_), labels_B, promotions_B)
+    index_B = find_indices(moves, np.zeros(len(labels_B), np.bool_), labels_B, promotions_B)
     places_A: NDArray[np.int64] = np.argsort(label_order(preset.moves))
     return places_A[index_B]
 
@@ -113,7 +118,7 @@ def legal_labels(bytes_BPY: Tensor, size: int = LABELS) -> Tensor:
 
 def order_by_label(preset: Preset, logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
     """Reorder logits from the preset's vocabulary and view to the order of labels."""
-    is_turned = view(preset.view).absolute
+    is_turned = view(preset.view).is_absolute
     if preset.moves == "marro4096" and not is_turned:
         return logits_BA
     orders_2A = _orders(preset.moves, logits_BA.device)

@@ -81,7 +81,7 @@ class Preset:
     """Initialization: `torch` (its defaults, with residual branches at zero) or `kaiming`."""
 
     def __post_init__(self) -> None:
-        moves, is_absolute = vocabulary(self.moves), view(self.view).absolute
+        moves, is_absolute = vocabulary(self.moves), view(self.view).is_absolute
         answers = {
             "planes": moves.planes > 0,
             "linear": not moves.factored,

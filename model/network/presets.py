@@ -8,7 +8,7 @@ trained yet.
 from dataclasses import replace
 from functools import cache
 
-from engine.errors import UserError, did_you_mean
+from engine.errors import UserError, suggest_name
 from model.network.preset import Preset
 
 
@@ -191,5 +191,5 @@ def presets() -> dict[str, Preset]:
 def preset(name: str) -> Preset:
     """Return the preset with this name; UnknownPresetError suggests the closest name."""
     if name not in presets():
-        raise UnknownPresetError(f"unknown preset {name[:60]!r}: {did_you_mean(name, presets())}")
+        raise UnknownPresetError(f"unknown preset {name[:60]!r}: {suggest_name(name, presets())}")
     return presets()[name]

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.bitboard import DIRECTIONS
-from engine.board.movegen import KNIGHT_TYPES, legal_planes
+from engine.board.movegen import FIRST_KNIGHT_TYPE, legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board, from_fen, to_board
 from engine.encoding.planes import PIECE_PLANES, PLANES, label_of, planes_of, steps, unpack
-from engine.encoding.views import LAST_MOVES, View, apply_labels, apply_view, last_moves_of
+from engine.encoding.views import LAST_MOVES, View, apply_labels, apply_view, encode_last_moves
 from engine.encoding.views import view as find_view
 from engine.errors import UserError
 from pipeline.storage.stores import publish
@@ -36,8 +36,8 @@ def titles(shown: View) -> list[str]:
     sides = ("own", "opp.") if shown.black_planes is None else ("white", "black")
     names = [f"{side} {name}" for name in _NAMES for side in sides]
     around = len(DIRECTIONS)
-    rays = [f"{_COMPASS[kind % around]}{kind // around + 1}" for kind in range(KNIGHT_TYPES)]
-    knights = [f"knight ({file},{rank})" for file, rank in steps()[KNIGHT_TYPES:]]
+    rays = [f"{_COMPASS[kind % around]}{kind // around + 1}" for kind in range(FIRST_KNIGHT_TYPE)]
+    knights = [f"knight ({file},{rank})" for file, rank in steps()[FIRST_KNIGHT_TYPE:]]
     names += ["turn", *rays, *knights]
     if shown.white_planes is not None:
         names = [names[plane] for plane in shown.white_planes]
@@ -54,7 +54,9 @@ def planes_of_view(board: chess.Board, view: str) -> list[tuple[str, NDArray[np.
     """
     shown, position = find_view(view), from_board(board)
     numbers = {"castling": castling_bits(position), "ep_file": en_passant_file(position)}
-    numbers |= dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)).tolist(), strict=True))
+    numbers |= dict(
+        zip(LAST_MOVES, encode_last_moves(board, len(LAST_MOVES)).tolist(), strict=True)
+    )
     numbers["halfmove"] = 0
     columns = {name: np.array([number], dtype=np.int64) for name, number in numbers.items()}
     pictures = unpack(apply_view(shown, planes_of([board]), columns))[0]

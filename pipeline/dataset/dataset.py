@@ -237,7 +237,7 @@ def read_training_set(path: Path) -> dict[str, Any]:
     if not file.exists():
         how = "create one with `fianchetto join DATASET... --out DIR`"
         raise DatasetError(f"{path} is not a training set: {how}")
-    page = read_json(file, DatasetError, largest=MAX_MANIFEST_BYTES)
+    page = read_json(file, DatasetError, max_bytes=MAX_MANIFEST_BYTES)
     found = page.get("training_set_version") if isinstance(page, dict) else None
     if found != TRAINING_SET_VERSION:
         why = f"has version {safe_text(found)}, but this program reads {TRAINING_SET_VERSION}"

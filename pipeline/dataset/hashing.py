@@ -5,13 +5,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.rng import GOLDEN, mix
+from engine.board.rng import GOLDEN_GAMMA, mix_bits
 
 
 def splitmix64(words: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
     """Hash each word by `seed` + 1 steps of splitmix64 (Steele, Lea and Flood 2014)."""
     with np.errstate(over="ignore"):
-        hashes: NDArray[np.uint64] = mix(words + np.uint64((seed + 1) * int(GOLDEN) % (1 << 64)))
+        hashes: NDArray[np.uint64] = mix_bits(
+            words + np.uint64((seed + 1) * int(GOLDEN_GAMMA) % (1 << 64))
+        )
     return hashes
 
 

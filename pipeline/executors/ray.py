@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cores import count_cores
-from engine.jit_cache import sources_hash
+from engine.jit_cache import hash_kernel_sources
 from engine.progress import Stop, never
 from pipeline.errors import ConfigError, IngestError
 from pipeline.executors.local import (
@@ -52,7 +52,7 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 @cache
 def _version() -> str:
     """Return the hash of the kernels' sources, which must match on all nodes. Takes 20 ms."""
-    return sources_hash(Path(__file__).resolve().parents[2])
+    return hash_kernel_sources(Path(__file__).resolve().parents[2])
 
 
 def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Status, Any]:

@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.board.rules import FIFTY_MOVES, has_insufficient_material
+from engine.board.rules import FIFTY_MOVES_PLIES, has_insufficient_material
 from engine.cores import count_cores
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.progress import Progress, Stop, Tick
 from engine.search import Search, SearchConfig
-from engine.selfplay.generate import read_search
+from engine.selfplay.generate import read_search_result
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
@@ -140,7 +140,7 @@ def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Bat
         dead_R = np.array(
             [has_insufficient_material(one) for one in row_positions(batch)], dtype=np.bool_
         )
-        goes_on_R = (batch["halfmove"] < FIFTY_MOVES) & ~dead_R & (batch["plies"] > 0)
+        goes_on_R = (batch["halfmove"] < FIFTY_MOVES_PLIES) & ~dead_R & (batch["plies"] > 0)
         rows_R = np.flatnonzero((moves_R > 1) & goes_on_R & (batch["ply"] >= FIRST_PLY))
         part = {name: column[rows_R] for name, column in batch.items()}
         yield part | {"game": part["game"].astype(np.uint64) | np.uint64(number << 32)}
@@ -173,7 +173,8 @@ def search_values(
             raise Stopped("stopped while the hand-written player was compared with the network")
         moves = zip(*map(np.ndarray.tolist, search.choose()), strict=True)
         found += [
-            read_search(search.root(slot), *move).best_value for slot, move in enumerate(moves)
+            read_search_result(search.root(slot), *move).best_value
+            for slot, move in enumerate(moves)
         ]
         tick(len(found))
     return (np.array(found) + 1.0) / 2.0

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.compiling import announce_to_workers
+from engine.compiling import announce_worker_compiling
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION, MANIFEST
@@ -230,7 +230,7 @@ def _ingest(
     sizes = _sizes(names)
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(folder, names, config)
-    announce_to_workers("replay")
+    announce_worker_compiling("replay")
     began, positions, fresh, taken = 0.0, 0, 0, 0
 
     def tasks() -> Iterator[ChunkTask]:

@@ -32,10 +32,10 @@ from engine.errors import UserError
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import parse_json
 from engine.match import MatchError
-from engine.match.arena import DRAW, GameRecord, play
-from engine.match.openings import Opening, choose, generate, read_book
+from engine.match.arena import DRAW_RESULT, GameRecord, play
+from engine.match.openings import Opening, choose_openings, generate_openings, read_book
 from engine.match.players import Contestant
-from engine.match.sprt import Estimate, SprtConfig, estimate, llr, pair_counts, verdict
+from engine.match.sprt import Estimate, SprtConfig, count_pairs, estimate, llr, verdict
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import add_path_to_errors
 from pipeline.dumps.source import open_text
@@ -124,10 +124,10 @@ def _openings(config: ArenaConfig) -> tuple[list[Opening], str | None]:
     """Return the opening of each pair, and the hash of the book's file (None without a book)."""
     pairs, seed = config.games // 2, config.seed
     if config.book is None:
-        return generate(pairs, evaluate, seed=seed, plies=config.plies), None
+        return generate_openings(pairs, evaluate, seed=seed, plies=config.plies), None
     book = read_book(config.book, plies=config.plies, open_text=open_text)
     digest = hashlib.sha256(config.book.read_bytes()).hexdigest()
-    return choose(book, pairs, seed=seed), digest
+    return choose_openings(book, pairs, seed=seed), digest
 
 
 class SequentialTest:
@@ -222,7 +222,7 @@ def _record(line: bytes) -> GameRecord:
     clocks = len(game.moves) if game.clocks is None else len(game.clocks)
     if (
         game.game < 0
-        or game.result not in ("1-0", "0-1", DRAW)
+        or game.result not in ("1-0", "0-1", DRAW_RESULT)
         or not len(game.moves) == len(game.scores) == clocks
     ):
         raise ValueError("not a game")
@@ -292,7 +292,7 @@ def summarize(
     """Return the summary of a match; Elo and SPRT use complete pairs only."""
     by_number = {game.game: game.points for game in games}
     paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
-    counts = pair_counts([by_number[number] for number in paired])
+    counts = count_pairs([by_number[number] for number in paired])
     points = Counter(game.points for game in games)
     found, ratio = estimate(counts), llr(counts, test)
     return {

@@ -10,8 +10,8 @@ from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import first_error
 from engine.match import Limit, PlayerError
-from engine.match.players import TIMED_NODES, Contestant
-from engine.match.uci_player import probe
+from engine.match.players import MAX_TIMED_NODES, Contestant
+from engine.match.uci_player import probe_engine
 from engine.search import SearchConfig
 from engine.search.human import human_config
 from pipeline.matches.config import SideConfig
@@ -107,7 +107,7 @@ def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
         raise PlayerError(f"{side.who} needs a limit: nodes, a time per move, or a clock")
     options = _parse_options(side)
     player = Contestant(name="", limit=limit, command=find_engine(command), options=options)
-    engine = probe(player)
+    engine = probe_engine(player)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or f"{limit.nodes} nodes"
     level = f" {options['UCI_Elo']} Elo" if "UCI_Elo" in options else ""
     identity = {
@@ -131,7 +131,7 @@ def make_search(side: SideConfig, limit: Limit) -> SearchConfig:
     }
     values: dict[str, Any] = {"simulations": side.simulations}
     if limit.is_timed:
-        values["nodes"] = TIMED_NODES
+        values["nodes"] = MAX_TIMED_NODES
     for name, text in _parse_options(side).items():
         if name not in known:
             raise PlayerError(

@@ -17,10 +17,19 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY, U, bit
-from engine.board.movegen import MOVE_PLANES, count_moves, en_passant_legal, legal_planes
-from engine.board.position import CASTLING, COUNTERS, KING, MAX_MOVES, PAWN, TURN, WORDS, key
+from engine.board.movegen import MOVE_PLANES, count_moves, is_en_passant_legal, legal_planes
+from engine.board.position import (
+    CASTLING,
+    COUNTERS,
+    KING,
+    MAX_MOVES,
+    PAWN,
+    TURN,
+    WORDS,
+    hash_position,
+)
 from engine.board.read_fen import CHESS960, MALFORMED, VALID, read_fen
-from engine.encoding.planes import ILLEGAL_TYPE, PLANES, type_table
+from engine.encoding.planes import NO_MOVE_TYPE, PLANES, type_table
 from engine.encoding.views import NO_LABEL, NO_LAST_MOVE
 from engine.kernels import BORROWING
 from pipeline.pgn import replay
@@ -95,7 +104,7 @@ def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     if position[KING] & bit(source) != EMPTY and position[CASTLING] & bit(target) != EMPTY:
         target = source + 2 if target > source else source - 2
     kind = _TYPES[source, target]
-    if kind == ILLEGAL_TYPE or planes[MOVE_PLANES + int(kind)] & bit(source) == EMPTY:
+    if kind == NO_MOVE_TYPE or planes[MOVE_PLANES + int(kind)] & bit(source) == EMPTY:
         return -1, 0
     promotion = 0
     if end - at == 5:
@@ -113,7 +122,7 @@ def _write_row(
 ) -> None:
     """Write a row except for its line number; `value` is in centipawns for White."""
     write_position(rows, row, position)
-    rows.key[row] = key(position, U(en_passant_legal(position, planes)))
+    rows.key[row] = hash_position(position, U(is_en_passant_legal(position, planes)))
     rows.label[row], rows.promotion[row] = label, promotion
     rows.ply[row] = position[COUNTERS] >> U(16)
     rows.eval[row] = -value if rows.black[row] else value

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY, U
 from engine.board.movegen import count_moves, legal_planes
-from engine.board.movers import may_capture_en_passant
+from engine.board.movers import can_capture_en_passant
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import (
     COUNTERS,
@@ -29,12 +29,12 @@ from engine.board.position import (
     TURN,
     castling_bits,
     en_passant_file,
-    key,
+    hash_position,
     push,
 )
-from engine.board.rng import GOLDEN
+from engine.board.rng import GOLDEN_GAMMA
 from engine.encoding.planes import PLANES
-from engine.encoding.views import NO_LAST_MOVE, TURNED_SQUARES
+from engine.encoding.views import LAST_MOVE_MIRROR, NO_LAST_MOVE
 from engine.kernels import BORROWING
 from pipeline.pgn.san import (
     NO_MOVE,
@@ -72,7 +72,7 @@ length 0; no game has length 0."""
 ROW = np.dtype(
     [
         *((f"codes_{bit}", np.uint64) for bit in range(CODE_BITS)),  # engine.board.piece_codes
-        ("key", np.uint64),  # engine.board.position.key: finds repetitions, not stored
+        ("key", np.uint64),  # engine.board.position.hash_position: finds repetitions, not stored
         ("game", np.uint32),  # index of the game in the chunk
         ("label", np.uint16),
         ("last_move", np.uint16),  # NO_LAST_MOVE: first position of a game
@@ -141,7 +141,7 @@ def _earlier_moves(rows: Any, out_RH: Any) -> None:
             if rows.ply[row] >= back:
                 move = U(rows.last_move[row - back])
                 if back % 2 and move != U(NO_LAST_MOVE):
-                    move ^= U(TURNED_SQUARES)
+                    move ^= U(LAST_MOVE_MIRROR)
             out_RH[row, column] = move
 
 
@@ -178,7 +178,7 @@ def _write_row(
     rows.last_move[row] = last_move
     rows.label[row] = kind * 64 + int(source)
     rows.promotion[row] = promotion
-    rows.key[row] = key(position, U(may_capture_en_passant(position, planes)))
+    rows.key[row] = hash_position(position, U(can_capture_en_passant(position, planes)))
     rows.repetition[row] = min(_count_repetitions(rows, row, ply, int(halfmove)), 255)
     rows.eval[row + 1] = NO_EVAL  # a comment after the move evaluates the next position
     rows.clock[row + 2] = NO_CLOCK  # and gives the clock before this player's next move
@@ -218,7 +218,7 @@ def _replay_game(
     # not a literal 0: Numba would compile every callee again for that constant
     at, ply, result, clocks = start, np.int64(0), UNKNOWN_RESULT, False
     ended, contradicted = False, False
-    identity = key(position, U(1))
+    identity = hash_position(position, U(1))
     rows.eval[first] = NO_EVAL
     rows.clock[first] = rows.clock[first + 1] = NO_CLOCK
     status, token = USED, start
@@ -278,7 +278,7 @@ def _replay_game(
                 break
         _write_row(rows, row, position, planes, ply, (kind, source, promotion), last_move)
         last_move = (U(source) ^ U(56)) * U(64) + (U(target) ^ U(56))  # the board is turned
-        identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * GOLDEN
+        identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * GOLDEN_GAMMA
         identity ^= identity >> U(32)
         push(position, source, target, promotion)
         ply += 1

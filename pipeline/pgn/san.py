@@ -12,11 +12,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, FILE_A, RANK_1, RANK_8, U, bit, lowest
+from engine.board.bitboard import EMPTY, FILE_A, RANK_1, RANK_8, U, bit, lowest_square
 from engine.board.movegen import MOVE_PLANES, legal_planes
 from engine.board.movers import legal_movers
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, TURN
-from engine.encoding.planes import ILLEGAL_TYPE, type_table
+from engine.encoding.planes import NO_MOVE_TYPE, type_table
 from engine.kernels import BORROWING
 from pipeline.pgn.text import LINE_FEED, line_stop, skip_digits, skip_variation
 
@@ -37,10 +37,10 @@ def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: 
     legal_planes(position, planes)
     found, movers = EMPTY, position[word] & sources
     while movers != EMPTY:
-        source = lowest(movers)
+        source = lowest_square(movers)
         movers &= movers - U(1)
         kind = _TYPES[source, target]
-        if kind != ILLEGAL_TYPE:
+        if kind != NO_MOVE_TYPE:
             found |= planes[MOVE_PLANES + kind] & bit(source)
     return found
 
@@ -57,7 +57,7 @@ def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any)
         movers = _legal_sources(position, planes, word, target, sources)
         if movers == EMPTY:
             return ILLEGAL, U(0)
-    source = lowest(movers)
+    source = lowest_square(movers)
     return (AMBIGUOUS if movers & (movers - U(1)) != EMPTY else int(_TYPES[source, target])), source
 
 

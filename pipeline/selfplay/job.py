@@ -27,7 +27,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from engine.compiling import announce_to_workers
+from engine.compiling import announce_worker_compiling
 from engine.cores import count_cores
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
@@ -275,7 +275,7 @@ def _run(
     for left in task.journal.glob("run-*"):  # deleting it stops the workers of a dead job
         left.unlink(missing_ok=True)
     task.run_file.touch()
-    announce_to_workers("puct")
+    announce_worker_compiling("puct")
     try:
         if engine is not None:
             with engine.connected():

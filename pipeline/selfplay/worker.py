@@ -44,7 +44,7 @@ import chess.pgn
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.position import COUNTERS, to_board
+from engine.board.position import COUNTERS
 from engine.encoding.planes import move_of
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
@@ -52,13 +52,13 @@ from engine.progress import Stop, never
 from engine.search import Search
 from engine.selfplay.generate import (
     ENDINGS,
+    HALFMOVE_LIMIT,
+    PLY_LIMIT,
     RESIGNED,
-    TOO_LONG,
-    UNEVENTFUL,
     Game,
     SearchResult,
     play_games,
-    read_search,
+    read_search_result,
 )
 from engine.temporaries import add_path_to_errors
 from pipeline.dataset.files.stored_planes import to_positions
@@ -204,7 +204,7 @@ def search_group(
     labels, promotions = map(np.ndarray.tolist, search.choose(slots))
     for slot, label, promotion in zip(ongoing, labels, promotions, strict=True):
         root = search.root(slot)
-        searches.append([first + slot, *search_fields(read_search(root, label, promotion))])
+        searches.append([first + slot, *search_fields(read_search_result(root, label, promotion))])
         if root.mate != 1:  # a mate in one is found without the network, so there are no priors
             changed += int(root.labels[root.priors.argmax()]) != label
     over = len(positions_NW) - len(slots)
@@ -215,7 +215,7 @@ def search_group(
 def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
     """Return the journal entry of a game; it is the same in every run."""
     assert game.ending is not None
-    board, moves = to_board(game.start), []
+    board, moves = chess.Board(), []
     for label, promotion in zip(game.labels, game.promotions, strict=True):
         moves.append(move_of(label, promotion, board.turn))
         board.push(moves[-1])
@@ -251,12 +251,11 @@ def search_fields(search: SearchResult) -> tuple[float, float, int, list[int], l
 def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
     """Return a game as PGN; comments have the values of searched moves, from White's view."""
     tree = chess.pgn.Game()
-    tree.setup(to_board(game.start))
     tree.headers["Event"] = f"self-play of {explorer}"
     tree.headers["Site"] = f"{SITE}{seed}-{game.number}"
     tree.headers["White"] = tree.headers["Black"] = explorer
     tree.headers["Result"] = RESULTS[game.result]
-    stopped = game.ending in (TOO_LONG, UNEVENTFUL)
+    stopped = game.ending in (PLY_LIMIT, HALFMOVE_LIMIT)
     tree.headers["Termination"] = "adjudication" if stopped else "normal"
     node: chess.pgn.GameNode = tree
     for move, search in zip(moves, game.searches, strict=True):

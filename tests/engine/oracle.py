@@ -1,12 +1,12 @@
-"""Compute the 77 planes with python-chess, square by square, without the engine's code."""
+"""Compute the 77 planes and the labels with python-chess, without the engine's code."""
 
 from functools import cache
 
 import chess
 
 STEPS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
-"""(file, rank), north being the way the mover's pawns go: N NE E SE S SW W NW."""
-JUMPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))
+"""(file, rank) of N NE E SE S SW W NW; the mover's pawns move north."""
+KNIGHT_STEPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))
 
 
 def row_col(square: chess.Square, turn: chess.Color) -> tuple[int, int]:
@@ -27,8 +27,8 @@ def type_and_bit(source: chess.Square, target: chess.Square, turn: chess.Color) 
     """Return a move's type (0..63) and the bit of its from-square."""
     (from_row, from_col), (to_row, to_col) = row_col(source, turn), row_col(target, turn)
     file, rank = to_col - from_col, from_row - to_row
-    if (file, rank) in JUMPS:
-        kind = 56 + JUMPS.index((file, rank))
+    if (file, rank) in KNIGHT_STEPS:
+        kind = 56 + KNIGHT_STEPS.index((file, rank))
     else:
         distance = max(abs(file), abs(rank))
         kind = (distance - 1) * 8 + STEPS.index((file // distance, rank // distance))
@@ -36,7 +36,6 @@ def type_and_bit(source: chess.Square, target: chess.Square, turn: chess.Color) 
 
 
 def label(move: chess.Move, turn: chess.Color) -> int:
-    """Return the label of a move."""
     kind, start = type_and_bit(move.from_square, move.to_square, turn)
     return kind * 64 + start
 

@@ -1,4 +1,4 @@
-"""The message while kernels are compiled."""
+"""The message that kernels are being compiled."""
 
 import numba
 import pytest
@@ -9,7 +9,7 @@ from engine import compiling
 def test_compiling_is_announced_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiling.log_once.cache_clear()
+    compiling.log_compiling_once.cache_clear()
     monkeypatch.setattr(compiling.LOG, "propagate", True)
 
     @numba.njit
@@ -20,4 +20,4 @@ def test_compiling_is_announced_once(
         assert doubled(2) == 4
         assert doubled(2.5) == 5.0
         assert doubled(3) == 6
-    assert [record.message for record in caplog.records] == [compiling.MESSAGE]
+    assert [record.message for record in caplog.records] == [compiling.COMPILING_MESSAGE]

@@ -17,8 +17,8 @@ from tests.conftest import REPOSITORY
 ROOMS = ("engine", "model", "pipeline")
 
 
-def run(program: str, **variables: str) -> str:
-    """Run a program without the variables of this process's caches; return its output."""
+def run_program(program: str, **variables: str) -> str:
+    """Run Python code without this process's cache variables; return its output."""
     hidden = ("NUMBA_CACHE_DIR", "FIANCHETTO_KERNELS", "MPLCONFIGDIR")
     hidden += ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME") if "TMPDIR" in variables else ()
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
@@ -40,8 +40,8 @@ def test_a_second_program_loads_kernels_even_if_it_imports_numba_first():
         "uniform(numpy.zeros(1, numpy.uint64)); hits = sum(uniform.stats.cache_hits.values()); "
         "print(numba.config.CACHE_DIR, os.environ['NUMBA_CACHE_DIR'], hits)"
     )
-    run(program)
-    cache, variable, hits = run(program).split()
+    run_program(program)
+    cache, variable, hits = run_program(program).split()
     assert cache == variable
     assert hits == "1"
 
@@ -55,11 +55,11 @@ def test_without_a_home_caches_are_in_a_folder_that_only_the_user_can_write_to(
         "print(folder, about.st_uid == os.getuid(), stat.S_IMODE(about.st_mode) & 0o022)"
     )
     ours = tmp_path / f"fianchetto-cache-{os.getuid()}"
-    assert run(program, TMPDIR=str(tmp_path), HOME="/dev/null") == f"{ours} True 0"
+    assert run_program(program, TMPDIR=str(tmp_path), HOME="/dev/null") == f"{ours} True 0"
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert jit_cache._temporary_cache() == str(ours)
+    assert jit_cache._make_temporary_cache() == str(ours)
     ours.chmod(0o777)
-    other = Path(jit_cache._temporary_cache())
+    other = Path(jit_cache._make_temporary_cache())
     assert (other.parent, other != ours) == (tmp_path, True)
     assert other.stat().st_mode & 0o077 == 0
 
@@ -69,13 +69,13 @@ def test_only_edits_of_modules_that_kernels_import_change_the_hash(tmp_path: Pat
         shutil.copytree(
             REPOSITORY / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__")
         )
-    before = jit_cache.sources_hash(tmp_path)
-    assert before == jit_cache.sources_hash(REPOSITORY)
+    before = jit_cache.hash_kernel_sources(tmp_path)
+    assert before == jit_cache.hash_kernel_sources(REPOSITORY)
     edits = {"pipeline/cli/main.py": True, "engine/evaluation/piece_squares.py": False}
     for name, is_same in edits.items():
         with (tmp_path / name).open("a") as file:
             file.write("# edited\n")
-        assert (jit_cache.sources_hash(tmp_path) == before) == is_same, name
+        assert (jit_cache.hash_kernel_sources(tmp_path) == before) == is_same, name
 
 
 def test_the_hash_includes_every_module_that_kernels_import() -> None:
@@ -87,8 +87,10 @@ def test_the_hash_includes_every_module_that_kernels_import() -> None:
     pattern = re.compile(r"^\s*@(njit|intrinsic|lower_builtin)\b", re.M)
     kernels = {name_of(path) for path in paths if pattern.search(path.read_text())}
     wanted = kernels.union(*(graph.find_upstream_modules(name) for name in kernels))
-    found = {name_of(path) for pattern in jit_cache.SOURCES for path in REPOSITORY.glob(pattern)}
+    found = {
+        name_of(path) for pattern in jit_cache.KERNEL_SOURCES for path in REPOSITORY.glob(pattern)
+    }
     missing = {
         name for name in wanted - found if not (REPOSITORY / name.replace(".", "/")).is_dir()
     }
-    assert not missing, "add them to engine.jit_cache.SOURCES"
+    assert not missing, "add them to engine.jit_cache.KERNEL_SOURCES"

@@ -21,10 +21,9 @@ from tests.processes import NOBODY
 def test_temporary_names_are_unique_and_recognized() -> None:
     names = {temporary_name("train-00000-0.parquet") for _ in range(1000)}
     assert len(names) == 1000
-    assert all(
-        is_temporary(name) and len(name.encode()) < 256
-        for name in (*names, temporary_name("ü" * 400))
-    )
+    for name in (*names, temporary_name("ü" * 400)):
+        assert is_temporary(name)
+        assert len(name.encode()) < 256
     for name in (".x.tmp", "x.fianchetto-01234567-1-01234567.tmp"):
         assert not is_temporary(name)
 
@@ -43,28 +42,22 @@ def test_only_files_of_dead_writers_are_abandoned(
     }
     for name in cases:
         (tmp_path / name).touch()
-    assert {path.name for path in list_abandoned(tmp_path)} == {
-        name for name, dead in cases.items() if dead
-    }
+    dead = {name for name, is_dead in cases.items() if is_dead}
+    assert {path.name for path in list_abandoned(tmp_path)} == dead
     late = time.time() + ABANDONED_SECONDS + 60
     monkeypatch.setattr(time, "time", lambda: late)
-    assert {path.name for path in list_abandoned(tmp_path)} == {
-        name for name in cases if "fianchetto" in name
-    }
+    temporary = {name for name in cases if "fianchetto" in name}
+    assert {path.name for path in list_abandoned(tmp_path)} == temporary
     assert not is_abandoned(tmp_path / f".no-more.fianchetto-{elsewhere}-1-00000000.tmp")
 
 
 def test_a_writer_deletes_the_files_of_killed_writers(tmp_path: Path) -> None:
-    left = tmp_path / temporary_name("report.json").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
-    mine, theirs = tmp_path / temporary_name("under way"), tmp_path / ".report.json.tmp"
-    for path in (left, mine, theirs):
-        path.touch()
+    abandoned = temporary_name("report.json").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
+    ours, other = temporary_name("in progress"), ".report.json.tmp"
+    for name in (abandoned, ours, other):
+        (tmp_path / name).touch()
     for name in ("a", os.fsdecode(b"\xff")):
         with replace_file(tmp_path / name) as file:
             file.write(b"1")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "a",
-        os.fsdecode(b"\xff"),
-        mine.name,
-        theirs.name,
-    }
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"a", os.fsdecode(b"\xff"), ours, other}

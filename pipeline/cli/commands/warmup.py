@@ -11,7 +11,7 @@ from typing import Any
 import chess
 import zstandard
 
-from engine.compiling import compilations
+from engine.compiling import watch_compilations
 from engine.progress import Progress, Tick, silent
 from model.settings import settings
 from pipeline.cli.commands.base import Common
@@ -58,7 +58,7 @@ def _count_compilations(
 
     gc.disable()  # compilation allocates much and frees little: collections take a tenth of it
     try:
-        with compilations(count):
+        with watch_compilations(count):
             work()
     finally:
         gc.enable()

@@ -216,7 +216,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         stopped = "an ingest was stopped there: run it again to finish it"
         hint = stopped if (directory / BUILDING).is_dir() else "no dataset"
         raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
-    manifest: dict[str, Any] = read_json(path, DatasetError, largest=MAX_MANIFEST_BYTES)
+    manifest: dict[str, Any] = read_json(path, DatasetError, max_bytes=MAX_MANIFEST_BYTES)
     if not isinstance(manifest, dict):
         raise DatasetError(f"{path} is not a Fianchetto manifest")
     versions = {

@@ -1,5 +1,4 @@
-"""Boards drawn in tests/data/boards.txt with their legal moves, for a person to check; python-chess
-checks them too."""
+"""Boards drawn with their legal moves in tests/data/boards.txt, which a person can check by eye."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,8 +19,8 @@ KNIGHT = ["+1 +2", "+2 +1", "+2 -1", "+1 -2", "-1 -2", "-2 -1", "-2 +1", "-1 +2"
 
 
 @dataclass
-class Drawn:
-    """One board of the file."""
+class DrawnBoard:
+    """Board of the file."""
 
     title: str
     fen: str
@@ -37,8 +36,8 @@ def plane_number(name: str) -> int:
     return 13 + (int(name[-1]) - 1) * 8 + DIRECTIONS.index(name[:-1])
 
 
-def read_board(block: str) -> Drawn:
-    """Parse the text after a `==`."""
+def read_board(block: str) -> DrawnBoard:
+    """Parse the text of a board, after `==`."""
     title, *lines = block.strip().splitlines()
     rows = [line.split()[1:] for line in lines[:8]]
     assert [line[0] for line in lines[:8]] == list("87654321"), title
@@ -49,7 +48,7 @@ def read_board(block: str) -> Drawn:
     for empty in range(8, 0, -1):
         fen = fen.replace("." * empty, str(empty))
     fen += f" {side[0].lower()} {castling.split()[-1]} {en_passant.split()[-1]} 0 1"
-    drawn = Drawn(title, fen, check == ["check"])
+    drawn = DrawnBoard(title, fen, check == ["check"])
     rest = lines[10:]
     while rest:
         line = rest.pop(0)
@@ -63,12 +62,12 @@ def read_board(block: str) -> Drawn:
 
 
 @cache
-def boards() -> list[Drawn]:
+def boards() -> list[DrawnBoard]:
     return [read_board(block) for block in ("\n" + BOARDS.read_text()).split("\n== ")[1:]]
 
 
 @pytest.mark.parametrize("drawn", boards(), ids=lambda drawn: drawn.title)
-def test_drawn_boards_are_those_of_the_engine_and_of_python_chess(drawn: Drawn):
+def test_the_engine_and_python_chess_agree_with_the_drawing(drawn: DrawnBoard):
     board = chess.Board(drawn.fen)
     assert board.is_valid(), board.status()
     assert {move.uci() for move in board.legal_moves} == drawn.moves

@@ -1,4 +1,4 @@
-"""perft: the number of leaves of the legal move tree, against published tables."""
+"""Compare perft, the number of leaves of the tree of legal moves, with published tables."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ QUICK_NODES = 10_000
 SLOW_DEPTH = int(os.environ.get("FIANCHETTO_PERFT_DEPTH", "5"))
 """Maximum depth of the slow test. Depth 6 has 4.2e12 nodes, about eight hours of one core."""
 PARTS = 31
-"""Tests that share the whole table; a prime, so that each gets all depths."""
+"""Number of tests that share the table; it is prime, so that each gets rows of all depths."""
 
 CHESS960 = {"xfen-00", "xfen-01", "xfen-02", "xfen-03", "xfen-04", "asymmetrical-and-king-on-h"}
 """Rows of tricky.perft with Chess960 castling."""
@@ -48,29 +48,29 @@ def read_perft(path: Path) -> list[Row]:
 
 
 def check(table: str, names: int, part: int = 0, parts: int = 1, **limits: int) -> None:
-    """Compare the counts of the rows within the limits; the table has `names` positions."""
+    """Compare the counts of the rows within `limits`; the table has `names` positions."""
     rows = read_perft(shared_data(f"truth/perft/{table}.perft"))
     rows = [row for row in rows if row.name not in CHESS960]
     assert len({row.name for row in rows}) == names
-    most = limits.get("nodes", max(row.nodes for row in rows))
-    rows = [row for row in rows if row.nodes <= most and row.depth <= limits.get("depth", 99)]
+    max_nodes = limits.get("nodes", max(row.nodes for row in rows))
+    rows = [row for row in rows if row.nodes <= max_nodes and row.depth <= limits.get("depth", 99)]
     rows = rows[part::parts]
     assert len(rows) > names / 10
     positions = {fen: from_fen(fen) for fen in {row.fen for row in rows}}
-    counted = [(row, perft(positions[row.fen], row.depth)) for row in rows]
-    assert [(row, count) for row, count in counted if count != row.nodes] == []
+    counts = [(row, perft(positions[row.fen], row.depth)) for row in rows]
+    assert [(row, count) for row, count in counts if count != row.nodes] == []
 
 
-def test_tricky_positions():
+def test_perft_of_tricky_positions():
     check("tricky", 13)
 
 
-def test_random_positions_quickly():
+def test_perft_of_random_positions_at_low_depths():
     check("random", 6838, nodes=QUICK_NODES)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_random_positions_whole(part: int):
+def test_perft_of_random_positions_at_all_depths(part: int):
     check("random", 6838, part, PARTS, depth=SLOW_DEPTH)

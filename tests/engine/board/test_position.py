@@ -1,9 +1,9 @@
-"""Positions from hostile FENs, and keys; tests/engine/encoding compares pushes."""
+"""Positions from hostile FENs, and their keys; tests/engine/encoding compares `push`."""
 
 import numpy as np
 import pytest
 
-from engine.board.movegen import legal_key, legal_planes
+from engine.board.movegen import legal_planes, position_key
 from engine.board.position import FenError, from_fen, push, to_fen
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -56,9 +56,9 @@ def test_the_error_of_an_unplayable_fen_is_one_short_line(fen: str, reason: str)
         ("4k3/8/8/8/8/8/8/4K3 w KQkq - 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),
         ("r3k2r/8/8/8/8/8/8/R2K3R w KQkq - 0 1", "r3k2r/8/8/8/8/8/8/R2K3R w kq - 0 1"),
         ("r3k2r/8/8/8/8/8/8/R3K2R w HAha - 0 1", "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"),
-        ("4k3/8/8/8/8/8/8/4K3 w - d6 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),  # there is no pawn
-        ("4k3/8/3n4/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/3n4/3p4/8/8/8/4K3 w - - 0 1"),  # occupied
-        # the pawn never stood on d7
+        # no pawn can have just passed d6: there is none, d6 is occupied, or d7 is
+        ("4k3/8/8/8/8/8/8/4K3 w - d6 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),
+        ("4k3/8/3n4/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/3n4/3p4/8/8/8/4K3 w - - 0 1"),
         ("4k3/3p4/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/3p4/8/3p4/8/8/8/4K3 w - - 0 1"),
         # valid, although no pawn can capture
         ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1"),
@@ -77,7 +77,7 @@ def key_of(fen: str) -> int:
     """Return a position's key for the repetition rule."""
     position, planes = from_fen(fen), np.zeros(77, dtype=np.uint64)
     legal_planes(position, planes)
-    return int(legal_key(position, planes))
+    return int(position_key(position, planes))
 
 
 def test_keys_differ_exactly_if_positions_differ_for_repetition():
@@ -91,9 +91,9 @@ def test_keys_differ_exactly_if_positions_differ_for_repetition():
     ]
     assert len({key_of(fen) for fen in different}) == len(different)
     for one, other in (
-        ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - - 0 1"),  # not legal
-        # opens the rook's line
+        # no pawn can capture; the capture would open the rook's line; counters are not in the key
+        ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - - 0 1"),
         ("4k3/8/8/K2pP2r/8/8/8/8 w - d6 0 1", "4k3/8/8/K2pP2r/8/8/8/8 w - - 0 1"),
-        ("4k3/8/8/8/8/8/8/4K3 w - - 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 49 80"),  # counters
+        ("4k3/8/8/8/8/8/8/4K3 w - - 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 49 80"),
     ):
         assert key_of(one) == key_of(other)

@@ -1,5 +1,4 @@
-"""Positions with more legal moves than the arrays hold: refused at entry, never written out of
-bounds."""
+"""Positions with more legal moves than arrays have room for: they are rejected where they enter."""
 
 from pathlib import Path
 
@@ -19,12 +18,12 @@ from engine.search.tree import empty_forest
 
 MANY = "QQQQQQnk/Q4Qpp/Q5QQ/Q6Q/Q6Q/Q6Q/Q6Q/KQQQQQQQ w - - 0 1"
 BEFORE = MANY.replace(" w ", " b ")
-"""Black has one move, g7h6, after which White has 263."""
+"""Position in which Black has one move, g7h6, after which White has 263."""
 MOST = "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1"
-"""The most legal moves that a game can have: 218."""
+"""Position of a game with the most legal moves: 218."""
 
 
-def test_fens_boards_and_books_are_refused(tmp_path: Path) -> None:
+def test_fens_boards_and_books_are_rejected(tmp_path: Path) -> None:
     assert chess.Board(MANY).legal_moves.count() == 263 > MAX_MOVES
     for read in (from_fen, lambda fen: from_board(chess.Board(fen))):
         with pytest.raises(FenError, match="263 legal moves, more than the 256"):

@@ -1,4 +1,4 @@
-"""Move vocabularies against independent formulas, on every legal move of 10,000 real positions."""
+"""Compare move vocabularies with independent formulas, on all legal moves of 10,000 positions."""
 
 from functools import cache
 from itertools import islice
@@ -10,7 +10,7 @@ import pytest
 from engine.encoding.move_vocabularies import (
     MoveIndexError,
     UnknownVocabularyError,
-    index_of,
+    find_indices,
     vocabulary,
 )
 from tests.engine import oracle
@@ -20,12 +20,12 @@ POSITIONS = 10_000
 FILES = ("pgn/lichess_dump_2021-10_999.pgn", "pgn/lichess_export_2016-05.pgn")
 MOVES = 290_558
 NAMES = ("marro4096", "fromto4096", "factored", "az4672")
-COLLIDING = 156
-"""Under-promotions among the 290,558 legal moves; some vocabularies give them the queen's index."""
+UNDER_PROMOTIONS = 156
+"""Number of under-promotions among them; only az4672 gives these an index of their own."""
 
 
 def expected_index(name: str, move: chess.Move, below: chess.Color) -> int:
-    """Return a move's index by its definition; `below` is the side at the bottom of the board."""
+    """Compute the index of a move; `below` is the side at the bottom of the board."""
     kind, start = oracle.type_and_bit(move.from_square, move.to_square, below)
     if name == "marro4096":
         return kind * 64 + start
@@ -40,18 +40,18 @@ def expected_index(name: str, move: chess.Move, below: chess.Color) -> int:
 
 @cache
 def moves_of_positions() -> tuple[list[tuple[chess.Move, bool]], np.ndarray, np.ndarray]:
-    """Return the distinct (move, turn) of real positions, and the row and index of each move."""
+    """Return the distinct (move, turn) of real positions, and row and number of each legal move."""
     numbers: dict[tuple[chess.Move, bool], int] = {}
-    found, row = [], 0
+    legal, row = [], 0
     for file in FILES:
         for game in islice(games_of(file, 400), 75):
             board = game.board()
             for played in game.mainline_moves():
                 for move in board.legal_moves if row < POSITIONS else ():
-                    found.append((row, numbers.setdefault((move, board.turn), len(numbers))))
+                    legal.append((row, numbers.setdefault((move, board.turn), len(numbers))))
                 board.push(played)
                 row += 1
-    row_m, number_m = np.array(found).T
+    row_m, number_m = np.array(legal).T
     return list(numbers), row_m, number_m
 
 
@@ -71,17 +71,18 @@ def test_every_legal_move_has_an_index_and_round_trips(name: str, absolute: bool
     label_m, promotion_m, black_m, expected_m = np.array(rows)[number_m].T
     moves = vocabulary(name)
     turned_m = black_m.astype(bool) & absolute
-    index_m = index_of(moves, turned_m, label_m, promotion_m)
+    index_m = find_indices(moves, turned_m, label_m, promotion_m)
     assert np.array_equal(index_m, expected_m)
 
     movers_m = np.where(turned_m, moves.turned[index_m], index_m)
     assert np.array_equal(moves.labels[movers_m], label_m)
-    named_m = np.where(np.isin(promotion_m, (2, 3, 4)) & moves.under_promotions, promotion_m, 0)
-    assert np.array_equal(moves.promotions[movers_m], named_m)
+    is_under_m = np.isin(promotion_m, (2, 3, 4))
+    expected_m = np.where(is_under_m & moves.under_promotions, promotion_m, 0)
+    assert np.array_equal(moves.promotions[movers_m], expected_m)
 
     collisions = len(row_m) - len(np.unique(row_m * moves.size + index_m))
-    assert collisions == (0 if name == "az4672" else COLLIDING)
-    assert np.isin(promotion_m, (2, 3, 4)).sum() == COLLIDING
+    assert collisions == (0 if name == "az4672" else UNDER_PROMOTIONS)
+    assert is_under_m.sum() == UNDER_PROMOTIONS
     assert len(row_m) == MOVES
 
 
@@ -93,7 +94,7 @@ def test_vocabularies_have_the_published_sizes() -> None:
     assert np.count_nonzero(vocabulary("fromto4096").labels >= 0) == 1456 + 336
 
 
-def test_turning_the_board_twice_is_the_identity() -> None:
+def test_mirroring_an_index_twice_is_the_identity() -> None:
     for name in NAMES:
         moves = vocabulary(name)
         turned = moves.turned
@@ -107,6 +108,8 @@ def test_the_error_names_a_move_outside_the_vocabulary() -> None:
     for name, label, promotion in moves:
         problem = rf"label {label} .* promotion {promotion} .*{name}"
         with pytest.raises(MoveIndexError, match=problem):
-            index_of(vocabulary(name), np.array([False]), np.array([label]), np.array([promotion]))
+            find_indices(
+                vocabulary(name), np.array([False]), np.array([label]), np.array([promotion])
+            )
     with pytest.raises(UnknownVocabularyError, match="did you mean 'az4672'"):
         vocabulary("az4627")

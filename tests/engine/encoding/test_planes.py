@@ -1,4 +1,4 @@
-"""Planes and labels: validity, unpacking, and the version that pins them."""
+"""Planes and labels: validity, bit order, and the version that pins them."""
 
 import chess
 import numpy as np
@@ -23,7 +23,7 @@ from engine.evaluation.move_features import legal_move_features
 
 def test_the_encoding_has_not_changed_without_a_new_version():
     assert (encoding.ENCODING_VERSION, moves_hash()) == (1, "e16a22556067d46b"), (
-        "A changed bit is a new version: raise ENCODING_VERSION if the change is meant"
+        "stored planes would change their meaning: raise ENCODING_VERSION if this is intended"
     )
 
 
@@ -32,9 +32,9 @@ def test_the_error_names_a_row_that_is_not_a_position():
     good[:, KING], good[:, KING + 1], good[:, 20] = 1 << 60, 1 << 4, 1 << 60
     assert np.array_equal(check_planes(good), good)
     assert check_planes(good[::2]).flags.c_contiguous
-    for place, word in ((KING, 0), (KING, 3), (KING + 1, 0), (KING + 1, 2**64 - 1)):
+    for plane, word in ((KING, 0), (KING, 3), (KING + 1, 0), (KING + 1, 2**64 - 1)):
         bad = good.copy()
-        bad[1, place] = word
+        bad[1, plane] = word
         for reader in (check_planes, handwritten.evaluate, legal_move_features):
             with pytest.raises(PlanesError, match="row 1 is not a position"):
                 reader(bad)
@@ -48,10 +48,10 @@ def test_the_error_names_a_row_that_is_not_a_position():
     assert check_planes(np.zeros((0, encoding.PLANES), np.uint64)).shape == (0, encoding.PLANES)
 
 
-def test_moves_off_the_board_or_of_no_piece_are_errors():
-    # out of range; N1 from the top row; a knight's jump off the top
+def test_labels_and_moves_that_do_not_exist_are_errors():
+    # out of range (twice), one step north from the top row, a knight's step off the board
     for label in (-1, 4096, 0, 56 * 64):
-        with pytest.raises(LabelError, match=f"label {label} leaves the board"):
+        with pytest.raises(LabelError, match=f"label {label} is not a move"):
             move_of(label, 0, chess.WHITE)
     with pytest.raises(LabelError, match="a1b4"):
         label_of(chess.Move.from_uci("a1b4"), chess.WHITE)

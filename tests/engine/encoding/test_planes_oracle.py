@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.board import position as words
-from engine.board.movegen import count_moves, en_passant_legal, legal_key, legal_planes
-from engine.board.movers import legal_movers, may_capture_en_passant
+from engine.board.movegen import count_moves, is_en_passant_legal, legal_planes, position_key
+from engine.board.movers import can_capture_en_passant, legal_movers
 from engine.board.position import from_board, from_fen, mirror, push, to_fen
 from engine.encoding.planes import label_of, legal_mask, move_of
 from engine.search.chess_rules import play
@@ -23,9 +23,9 @@ from tests.conftest import shared_data
 from tests.engine import oracle
 
 READ_BYTES = 6 << 20
-"""Bytes read of each file; games are taken evenly from them."""
-SLOWLY_EVERY = 16
-"""Interval of the comparisons that are slow in python-chess: FEN and all legal moves."""
+"""Number of bytes of each file from which games are taken evenly."""
+SLOW_INTERVAL = 16
+"""Interval, in positions, of comparisons that are slow in python-chess: FEN, all legal moves."""
 
 # (file, games): about 3,000 in total; the quick tests compare a twelfth of them
 SOURCES = [
@@ -39,14 +39,15 @@ SOURCES = [
     ("robustness/lichess_from_position_395.pgn", 200),
 ]
 PARTS = 12
-EACH = [
+CASES = [
     pytest.param(file, games // PARTS, part, marks=[pytest.mark.slow] if part else [])
     for file, games in SOURCES
     for part in range(PARTS)
 ]
 
 
-def _head(relative: str) -> str:
+def read_head(relative: str) -> str:
+    """Return the complete games at the beginning of a PGN file."""
     path = shared_data(relative)
     with path.open("rb") as file:
         stream: IO[bytes] = (
@@ -59,10 +60,10 @@ def _head(relative: str) -> str:
 
 
 def games_of(relative: str, wanted: int, part: int = 0, parts: int = 1) -> Iterator[chess.pgn.Game]:
-    """Yield valid standard games, evenly from one part of a file."""
-    texts = _head(relative).split("\n[Event ")
-    every = max(1, len(texts) // (wanted * parts * 5 // 4))
-    for text in texts[part * every :: parts * every]:
+    """Yield valid games of standard chess, taken evenly from one of `parts` parts of a file."""
+    texts = read_head(relative).split("\n[Event ")
+    interval = max(1, len(texts) // (wanted * parts * 5 // 4))
+    for text in texts[part * interval :: parts * interval]:
         text = text if text.startswith("[Event") else "[Event " + text
         game = chess.pgn.read_game(io.StringIO(text))
         if game is None or game.errors or game.next() is None:
@@ -72,10 +73,10 @@ def games_of(relative: str, wanted: int, part: int = 0, parts: int = 1) -> Itera
 
 
 class Comparison:
-    """Compares positions, and keeps the planes and keys of earlier ones."""
+    """Comparison of positions with python-chess; it remembers their planes and keys."""
 
-    def __init__(self, slowly_every: int) -> None:
-        self.slowly_every = slowly_every
+    def __init__(self, slow_interval: int) -> None:
+        self.slow_interval = slow_interval
         self.planes, self.scratch = np.zeros((2, 77), dtype=np.uint64)
         self.keys: dict[int, object] = {}
         self.positions: dict[object, int] = {}
@@ -83,7 +84,7 @@ class Comparison:
         self.seen = 0
 
     def check(self, board: chess.Board, position: words.Position) -> None:
-        """Compare a position that the engine's `push` has reached."""
+        """Compare a position that `push` has produced."""
         assert position.tolist() == from_board(board).tolist(), f"push: {board.fen()}"
         checkers = legal_planes(position, self.planes)
         identity = board._transposition_key()
@@ -91,12 +92,12 @@ class Comparison:
             planes = self.expected[identity] = oracle.planes(board)
         assert self.planes.tolist() == planes, f"planes: {board.fen()}"
         assert checkers == len(board.checkers()), board.fen()
-        en_passant = bool(en_passant_legal(position, self.planes))
+        en_passant = bool(is_en_passant_legal(position, self.planes))
         assert en_passant == board.has_legal_en_passant(), board.fen()
-        key = int(legal_key(position, self.planes))
-        assert self.keys.setdefault(key, identity) == identity, f"two positions: {board.fen()}"
+        key = int(position_key(position, self.planes))
+        assert self.keys.setdefault(key, identity) == identity, f"key of two: {board.fen()}"
         assert self.positions.setdefault(identity, key) == key, f"two keys: {board.fen()}"
-        if self.seen % self.slowly_every == 0:
+        if self.seen % self.slow_interval == 0:
             self._check_slowly(board, position)
         self.seen += 1
 
@@ -119,17 +120,17 @@ class Comparison:
         assert set(np.flatnonzero(legal_mask(self.planes[None])[0]).tolist()) == labels
         self._check_movers(board, position)
         assert count_moves(position, self.planes) == board.legal_moves.count()
-        turned = position.copy()
-        mirror(turned)
-        null = board.copy(stack=False)
-        null.turn = not board.turn  # after mirroring, the other side is to move on the same board
-        assert turned[: words.COUNTERS].tolist() == from_board(null)[: words.COUNTERS].tolist()
-        mirror(turned)
-        assert turned.tolist() == position.tolist()
+        mirrored = position.copy()
+        mirror(mirrored)
+        passed = board.copy(stack=False)
+        passed.turn = not board.turn  # mirroring gives the move to the other side
+        assert mirrored[: words.COUNTERS].tolist() == from_board(passed)[: words.COUNTERS].tolist()
+        mirror(mirrored)
+        assert mirrored.tolist() == position.tolist()
 
     def _check_movers(self, board: chess.Board, position: words.Position) -> None:
         """Compare the pieces that can move to each square, without castling and en passant."""
-        assert may_capture_en_passant(position, self.scratch) == board.has_legal_en_passant()
+        assert can_capture_en_passant(position, self.scratch) == board.has_legal_en_passant()
         expected, found = set(), set()
         for move in board.legal_moves:
             if not board.is_castling(move) and not board.is_en_passant(move):
@@ -144,9 +145,9 @@ class Comparison:
         assert found == expected, board.fen()
 
 
-@pytest.mark.parametrize(("relative", "wanted", "part"), EACH)
-def test_every_position_of_real_games(relative: str, wanted: int, part: int) -> None:
-    comparison = Comparison(SLOWLY_EVERY)
+@pytest.mark.parametrize(("relative", "wanted", "part"), CASES)
+def test_real_games_agree_with_python_chess(relative: str, wanted: int, part: int) -> None:
+    comparison = Comparison(SLOW_INTERVAL)
     used = 0
     for game in games_of(relative, wanted, part, PARTS):
         board = game.board()
@@ -163,7 +164,7 @@ def test_every_position_of_real_games(relative: str, wanted: int, part: int) -> 
             break
     assert used == wanted, f"only {used} standard games in {relative}"
     assert comparison.seen > 20 * wanted
-    assert len(comparison.keys) < comparison.seen, "games start alike: keys must repeat"
+    assert len(comparison.keys) < comparison.seen, "games share openings, so keys must repeat"
 
 
 STARTS = [
@@ -180,7 +181,7 @@ STARTS = [
 
 @settings(max_examples=40)
 @given(st.sampled_from(STARTS), st.integers(0, 2**32), st.integers(0, 120))
-def test_every_position_of_random_games(fen: str, seed: int, plies: int) -> None:
+def test_random_games_agree_with_python_chess(fen: str, seed: int, plies: int) -> None:
     comparison, board, random = Comparison(8), chess.Board(fen), Random(seed)
     for _ in range(plies):
         comparison.check(board, from_board(board))
@@ -190,7 +191,7 @@ def test_every_position_of_random_games(fen: str, seed: int, plies: int) -> None
         board.push(random.choice(moves))
     comparison.seen = 0  # so that the last position is compared slowly
     comparison.check(board, from_board(board))
-    ours, theirs = comparison.planes.copy(), comparison.planes
-    legal_planes(from_board(board.mirror()), theirs)
-    assert ours[12] == ~theirs[12], "colors swapped look the same to the mover"
-    assert np.delete(ours, 12).tolist() == np.delete(theirs, 12).tolist()
+    planes, mirrored = comparison.planes.copy(), comparison.planes
+    legal_planes(from_board(board.mirror()), mirrored)
+    assert planes[12] == ~mirrored[12]
+    assert np.delete(planes, 12).tolist() == np.delete(mirrored, 12).tolist()

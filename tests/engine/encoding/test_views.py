@@ -18,7 +18,7 @@ from engine.encoding.views import (
     apply_labels,
     apply_view,
     counters,
-    last_moves_of,
+    encode_last_moves,
     view,
 )
 from tests.conftest import shared_data
@@ -37,9 +37,9 @@ FENS = (
 
 
 def rows(boards: list[chess.Board]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return stored planes and the other columns."""
+    """Return the stored planes of boards and the other columns."""
     positions = [from_board(board) for board in boards]
-    moves_BH = np.stack([last_moves_of(board, len(MOVES)) for board in boards])
+    moves_BH = np.stack([encode_last_moves(board, len(MOVES)) for board in boards])
     columns = {
         "castling": np.array([int(castling_bits(position)) for position in positions], np.uint8),
         "ep_file": np.array([int(en_passant_file(position)) for position in positions], np.uint8),
@@ -51,22 +51,22 @@ def rows(boards: list[chess.Board]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 def test_chessmarros_published_planes_and_labels() -> None:
     path = shared_data("chessmarro/linchess_converted_stockfish99.parquet")
-    found = pq.read_table(path).to_pylist()
-    boards = [chess.Board(row["fen_original"]) for row in found]
-    assert len(found) == 100
-    planes = np.array([row["board"] for row in found], dtype=np.uint8).reshape(100, 77, 8, 8)
+    published = pq.read_table(path).to_pylist()
+    boards = [chess.Board(row["fen_original"]) for row in published]
+    assert len(published) == 100
+    planes = np.array([row["board"] for row in published], dtype=np.uint8).reshape(100, 77, 8, 8)
     ours = unpack(apply_view(view("chessmarro77"), rows(boards)[0]))
     assert np.argwhere(ours != planes).tolist() == []
     black = np.array([board.turn == chess.BLACK for board in boards])
     assert 20 < black.sum() < 80, "both sides must be to move"
-    best = [chess.Move.from_uci(row["best_uci"]) for row in found]
+    best = [chess.Move.from_uci(row["best_uci"]) for row in published]
     stored = [label_of(move, board.turn) for move, board in zip(best, boards, strict=True)]
     labels = apply_labels(view("chessmarro77"), black, np.array(stored, dtype=np.uint16))
-    assert labels.tolist() == [row["best"] for row in found]
+    assert labels.tolist() == [row["best"] for row in published]
 
 
-def draw(name: str, board: chess.Board) -> np.ndarray:
-    """Draw a view of a board square by square, uint8[P, 8, 8], without its counters."""
+def draw_view(name: str, board: chess.Board) -> np.ndarray:
+    """Draw a view of a board with python-chess, uint8[P, 8, 8], without its counters."""
     base, *options = name.split("+")
     absolute = not base.startswith("marro")
     below = chess.WHITE if absolute else board.turn
@@ -113,17 +113,17 @@ def draw(name: str, board: chess.Board) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def played() -> list[chess.Board]:
-    """Return positions of a game with castling and promotions, of a random game, and others."""
+def play_boards() -> list[chess.Board]:
+    """Return FENS, and positions of a game with castling and promotions and of a random game."""
     game = chess.Board("rnbqk2r/pPpppp1b/5n2/8/8/5N2/P1PPPPB1/RNBQK2R w KQkq - 0 5")
     boards = [*map(chess.Board, FENS), game.copy()]
     for uci in ("e1g1", "e8g8", "b7a8q", "a7a6", "a2a4"):
         game.push_uci(uci)
         boards.append(game.copy())
-    lots = random.Random(3)
+    rng = random.Random(3)
     game = chess.Board("r3k2r/pPp2ppp/2n5/3pP3/1b2q3/2N2B2/PPP2PPP/R2QK2R w KQkq d6 0 1")
     while len(boards) < 90 and not game.is_game_over():
-        game.push(lots.choice(list(game.legal_moves)))
+        game.push(rng.choice(list(game.legal_moves)))
         boards.append(game.copy())
     return boards
 
@@ -135,17 +135,17 @@ def played() -> list[chess.Board]:
         *("marro77+last8+attacks", "planes18+last3+attacks", "chessmarro77+last2+attacks"),
     ],
 )
-def test_views_are_those_that_python_chess_draws(name: str) -> None:
-    boards = played()
+def test_views_equal_those_drawn_with_python_chess(name: str) -> None:
+    boards = play_boards()
     planes, columns = rows(boards)
     stored = planes.copy()
     shown = view(name)
     packed = apply_view(shown, planes, columns)
     for board, picture in zip(boards, unpack(packed), strict=True):
-        assert np.array_equal(picture, draw(name, board)), board.fen()
+        assert np.array_equal(picture, draw_view(name, board)), board.fen()
     assert packed.shape[1] + len(shown.counters) == shown.planes
     packed[:] = 0
-    assert np.array_equal(planes, stored), "a view is a copy"
+    assert np.array_equal(planes, stored), "a view must be a copy"
     if name == "planes19":
         assert counters(shown, columns)[:6, 0].tolist() == pytest.approx([0, 0, 0, 0.42, 1, 0])
     assert (columns["last_move"][: len(FENS)] == NO_LAST_MOVE).all()
@@ -183,12 +183,12 @@ def test_inferred_columns_are_nearly_always_the_true_ones() -> None:
     boards += [chess.Board(fen) for fen in FENS]
     planes, columns = rows(boards)
     got = infer_columns(planes)
-    # in the fourth and fifth, the rooks on h8 and a1 are at home, but not the one on g1
+    # in the fourth and fifth FEN, the rook on g1 is not on its home square
     assert got["castling"][-6:].tolist() == [15, 15, 15, 2 | 4 | 8, 8 | 1 | 2, 0]
     assert got["ep_file"][-6:].tolist() == [255, 255, 4, 255, 255, 1]
-    takes = np.array([board.has_legal_en_passant() for board in boards])
-    assert takes.any()
-    assert np.array_equal(got["ep_file"] != 255, takes)
-    assert np.array_equal(got["ep_file"][takes], columns["ep_file"][takes])
+    can_capture = np.array([board.has_legal_en_passant() for board in boards])
+    assert can_capture.any()
+    assert np.array_equal(got["ep_file"] != 255, can_capture)
+    assert np.array_equal(got["ep_file"][can_capture], columns["ep_file"][can_capture])
     assert not np.any(columns["castling"] & ~got["castling"]), "no right is missed"
     assert np.mean(got["castling"] == columns["castling"]) > 0.95

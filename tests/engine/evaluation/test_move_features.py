@@ -8,12 +8,17 @@ import numpy as np
 from engine.encoding.planes import LABELS, PLANES, label_of
 from engine.evaluation.move_features import (
     CENTIPAWNS_PER_UNIT,
-    FEATURES,
-    FEATURES_VERSION,
+    MOVE_FEATURES,
+    MOVE_FEATURES_VERSION,
     legal_move_features,
 )
 from tests.engine.encoding.test_planes_oracle import games_of
-from tests.engine.evaluation.test_handwritten import WORTH, planes_of, random_boards, slow_exchange
+from tests.engine.evaluation.test_handwritten import (
+    EXCHANGE_VALUES,
+    planes_of,
+    random_boards,
+    slow_exchange,
+)
 
 BOARDS = (
     "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R b KQkq - 0 1",
@@ -26,27 +31,27 @@ BOARDS = (
 )
 
 
-def lost(board: chess.Board, besides: int = -1) -> list[int]:
+def rank_gains(board: chess.Board, excluded: int = -1) -> list[int]:
     """Return the gains of the side to move by exchanges on each square, largest first."""
-    squares = board.occupied_co[not board.turn] & ~board.kings
-    won = (slow_exchange(board, at) for at in chess.SquareSet(squares) if at != besides)
-    return [*sorted(won, reverse=True), 0, 0]
+    squares = chess.SquareSet(board.occupied_co[not board.turn] & ~board.kings)
+    gains = (slow_exchange(board, square) for square in squares if square != excluded)
+    return [*sorted(gains, reverse=True), 0, 0]
 
 
-def turned(board: chess.Board) -> chess.Board:
-    other = board.copy(stack=False)
-    other.turn = not board.turn
-    return other
+def pass_turn(board: chess.Board) -> chess.Board:
+    board = board.copy(stack=False)
+    board.turn = not board.turn
+    return board
 
 
-def features_by_hand(board: chess.Board, move: chess.Move) -> dict[str, int]:
+def compute_slowly(board: chess.Board, move: chess.Move) -> dict[str, int]:
+    """Return the features of a move by python-chess and `slow_exchange`."""
     after = board.copy(stack=False)
     after.push(move)
     victim = chess.PAWN if board.is_en_passant(move) else board.piece_type_at(move.to_square)
-    takes = (WORTH[victim] if victim else 0) + (
-        WORTH[chess.QUEEN] - WORTH[chess.PAWN] if move.promotion else 0
-    )
-    leaves, threatens = lost(after, move.to_square), lost(turned(after))
+    takes = EXCHANGE_VALUES[victim] if victim else 0
+    takes += EXCHANGE_VALUES[chess.QUEEN] - EXCHANGE_VALUES[chess.PAWN] if move.promotion else 0
+    leaves, threatens = rank_gains(after, move.to_square), rank_gains(pass_turn(after))
     amounts = {
         "takes": takes,
         "risks": slow_exchange(after, move.to_square),
@@ -54,7 +59,7 @@ def features_by_hand(board: chess.Board, move: chess.Move) -> dict[str, int]:
         "leaves_next": leaves[1],
         "threatens": threatens[0],
         "threatens_next": threatens[1],
-        "stands": lost(turned(board))[0],
+        "stands": rank_gains(pass_turn(board))[0],
     }
     target = move.to_square ^ (56 if board.turn == chess.WHITE else 0)
     check = int(after.is_check()) + int(after.is_checkmate())
@@ -65,41 +70,38 @@ def features_by_hand(board: chess.Board, move: chess.Move) -> dict[str, int]:
 
 
 def compare(boards: list[chess.Board]) -> dict[str, int]:
-    """Compare every legal move's features; return how often each was above 0."""
+    """Compare the features of every legal move; return how often each feature was above 0."""
     found = legal_move_features(np.stack([planes_of(board) for board in boards]))
     assert found["moves"].dtype == np.int64
     assert found["move_features"].dtype == np.uint8
-    met, place = dict.fromkeys(FEATURES, 0), 0
+    counts, index = dict.fromkeys(MOVE_FEATURES, 0), 0
     for row, board in enumerate(boards):
-        moves = {
-            label_of(m, board.turn): m
-            for m in board.legal_moves
-            if m.promotion in (None, chess.QUEEN)
-        }
-        labels = found["moves"][place : place + len(moves)] - row * LABELS
+        legal = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
+        moves = {label_of(move, board.turn): move for move in legal}
+        labels = found["moves"][index : index + len(moves)] - row * LABELS
         assert labels.tolist() == sorted(moves)
         for label in labels.tolist():
-            got = dict(zip(FEATURES, found["move_features"][place].tolist(), strict=True))
-            assert got == features_by_hand(board, moves[label]), (board.fen(), moves[label].uci())
-            place += 1
-            for name in FEATURES:
-                met[name] += got[name] > 0
-    assert place == len(found["moves"])
-    return met
+            got = dict(zip(MOVE_FEATURES, found["move_features"][index].tolist(), strict=True))
+            assert got == compute_slowly(board, moves[label]), (board.fen(), moves[label].uci())
+            index += 1
+            for name in MOVE_FEATURES:
+                counts[name] += got[name] > 0
+    assert index == len(found["moves"])
+    return counts
 
 
 def test_features_are_those_of_python_chess() -> None:
     game = next(games_of("pgn/lichess_export_2016-05.pgn", 12))
     played = [node.board() for node in game.mainline() if node.next() is not None]
-    met = compare([*map(chess.Board, BOARDS), *played[::6], *random_boards(40, seed=5)])
-    assert min(met.values()) > 20, met
+    counts = compare([*map(chess.Board, BOARDS), *played[::6], *random_boards(40, seed=5)])
+    assert min(counts.values()) > 20, counts
 
 
 def test_the_features_have_not_changed_without_a_new_version() -> None:
     found = legal_move_features(np.stack([planes_of(chess.Board(fen)) for fen in BOARDS]))
     digest = hashlib.sha256(found["move_features"].tobytes()).hexdigest()[:16]
-    assert (FEATURES_VERSION, digest) == (1, "d1a48149720c8a69"), (
-        "A network would be told other features: raise FEATURES_VERSION if the change is meant"
+    assert (MOVE_FEATURES_VERSION, digest) == (1, "d1a48149720c8a69"), (
+        "networks would get other inputs: raise MOVE_FEATURES_VERSION if the change is intended"
     )
 
 
@@ -108,7 +110,7 @@ def test_rows_without_moves_have_no_features() -> None:
     for planes in (np.zeros((0, PLANES), np.uint64), mated[None]):
         found = legal_move_features(planes)
         assert found["moves"].shape == (0,)
-        assert found["move_features"].shape == (0, len(FEATURES))
+        assert found["move_features"].shape == (0, len(MOVE_FEATURES))
     both = legal_move_features(np.stack([mated, planes_of(chess.Board())]))
     assert (both["moves"] // LABELS == 1).all()
     assert len(both["moves"]) == 20

@@ -1,8 +1,12 @@
-"""A UCI engine that plays the first legal move, except: `python rogue_engine.py HOW [FOLDER]`.
+"""UCI engine that plays the first legal move, or misbehaves: `python rogue_engine.py HOW [FOLDER]`.
 
-a1a1: always plays that move; nothing: answers `(none)`; crash: ends when asked for a move;
-late-crash: ends at its third move; hang: never answers a `go`; mute: never answers at all; log:
-writes the lines that it receives to FOLDER/received.
+a1a1        always plays a1a1
+nothing     answers `bestmove (none)`
+late-crash  exits when it should play its third move
+hang        never answers a `go`
+mute        never answers at all
+log         plays, and writes the lines that it receives to FOLDER/received
+fair        plays
 """
 
 import sys
@@ -17,7 +21,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    how, board, asked = sys.argv[1], chess.Board(), 0
+    how, board, goes = sys.argv[1], chess.Board(), 0
     for line in sys.stdin:
         words = line.split()
         if how == "log":
@@ -31,20 +35,18 @@ def main() -> None:
             say("readyok")
         elif words[0] == "position":
             start = words.index("moves") if "moves" in words else len(words)
-            board = (
-                chess.Board() if words[1] == "startpos" else chess.Board(" ".join(words[2:start]))
-            )
+            fen = chess.STARTING_FEN if words[1] == "startpos" else " ".join(words[2:start])
+            board = chess.Board(fen)
             for move in words[start + 1 :]:
                 board.push_uci(move)
         elif words[0] == "go":
-            asked += 1
-            if how == "crash" or (how == "late-crash" and asked == 3):
+            goes += 1
+            if how == "late-crash" and goes == 3:
                 sys.exit(3)
             if how == "hang":
                 continue
-            answer = {"a1a1": "a1a1", "nothing": "(none)"}.get(how) or next(
-                iter(board.legal_moves)
-            ).uci()
+            first = next(iter(board.legal_moves)).uci()
+            answer = {"a1a1": "a1a1", "nothing": "(none)"}.get(how, first)
             say(f"info depth 1 score cp 13\nbestmove {answer}")
         elif words[0] == "quit":
             return

@@ -1,4 +1,4 @@
-"""Matches: the referee, forfeits of engines that misbehave, clocks, and determinism."""
+"""Matches: the referee, engines that misbehave, clocks, and determinism."""
 
 import itertools
 import shutil
@@ -18,7 +18,7 @@ from engine.match import Limit, PlayerError, arena
 from engine.match.arena import GameRecord, MatchGame, play
 from engine.match.openings import Opening
 from engine.match.players import Contestant, LocalSide, MoveRequest, PlayResult
-from engine.match.uci_player import probe
+from engine.match.uci_player import probe_engine
 from engine.search import SearchConfig
 from engine.search.human import Correction, human_config
 from engine.uci.commands import parse_go
@@ -53,7 +53,7 @@ def match(
 
 
 def remaining_engines() -> list[psutil.Process]:
-    """Return the engines that do not end: a killed one is a zombie until its watcher reads it."""
+    """Return the engines that do not exit; a killed one is a zombie until its watcher reads it."""
     below = psutil.Process().children(recursive=True)
     ours = [child for child in below if ROGUE.name in command(child)]
     return list(psutil.wait_procs(ours, timeout=120)[1])
@@ -61,7 +61,7 @@ def remaining_engines() -> list[psutil.Process]:
 
 @pytest.fixture
 def tenths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each engine move take 0.1 s on the referee's clock; for one game at a time."""
+    """Let each move of an engine take 0.1 s on the referee's clock, in one game at a time."""
     ticks = itertools.count()
     monkeypatch.setattr(
         "engine.match.uci_player.time", SimpleNamespace(perf_counter=lambda: next(ticks) / 10)
@@ -77,21 +77,16 @@ def searching(simulations: int, evaluator: object = evaluate) -> Contestant:
 
 
 @pytest.mark.parametrize(
-    ("how", "ending", "patience"),
-    [
-        ("a1a1", "illegal move", 1e6),
-        ("nothing", "illegal move", 1e6),
-        ("hang", "timeout", 0.5),
-    ],
+    ("how", "ending", "timeout"),
+    [("a1a1", "illegal move", 1e6), ("nothing", "illegal move", 1e6), ("hang", "timeout", 0.5)],
 )
 def test_an_engine_that_misbehaves_loses_at_once(
-    how: str, ending: str, patience: float, monkeypatch: pytest.MonkeyPatch
+    how: str, ending: str, timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arena, "MOVE_TIMEOUT_SECONDS", patience)
+    monkeypatch.setattr(arena, "MOVE_TIMEOUT_SECONDS", timeout)
     records = match(rogue(how), GREEDY, LINES[:1], concurrency=2)
-    assert [(record.forfeit, record.ending, record.points) for record in records] == [
-        ("a", ending, 0.0)
-    ] * 2
+    forfeits = [(record.forfeit, record.ending, record.points) for record in records]
+    assert forfeits == [("a", ending, 0.0)] * 2
     assert [record.result for record in records] == ["0-1", "1-0"]
     assert [len(record.moves) for record in records] == [0, 1]
     assert not remaining_engines()
@@ -132,39 +127,40 @@ def test_engines_get_both_clocks_new_games_and_moves_to_the_next_time_control(
 
 
 def test_an_engine_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert probe(rogue("fair", Manners="2")) == "Rogue"
-    monkeypatch.setattr("engine.match.uci_player.STARTING_SECONDS", 1.0)
+    assert probe_engine(rogue("fair", Manners="2")) == "Rogue"
+    monkeypatch.setattr("engine.match.uci_player.START_TIMEOUT", 1.0)
     for player, problem in (
         (rogue("mute"), "cannot be started as a UCI engine"),
         (Contestant(name="absent", command=("/nowhere/engine",)), "cannot be started"),
     ):
         with pytest.raises(PlayerError, match=problem):
-            probe(player)
+            probe_engine(player)
     monkeypatch.undo()
     with pytest.raises(PlayerError, match="rejected its options"):
-        probe(rogue("fair", Style="wild"))
+        probe_engine(rogue("fair", Style="wild"))
     assert not remaining_engines()
 
 
 # --- games between players of this project
 
 
-class Rated:
-    """Gives all moves the same logit, and records the columns of each call."""
+class RatedEvaluator:
+    """Evaluator with the same logit for all moves, which records the columns of each call."""
 
     columns: ClassVar = {"elo": 0, "opponent_elo": 0}
 
     def __init__(self) -> None:
-        self.given: list[dict[str, list[int]]] = []
+        self.columns_of_calls: list[dict[str, list[int]]] = []
 
     def __call__(self, planes_BP: Any, columns: Any = None) -> Any:
-        self.given.append({name: column.tolist() for name, column in (columns or {}).items()})
+        given = {name: column.tolist() for name, column in (columns or {}).items()}
+        self.columns_of_calls.append(given)
         return uniform(planes_BP)[0], evaluate(planes_BP)[1]
 
 
-def moves_of(seed: int, games: list[int], weight: float = 0.0) -> list[chess.Move | None]:
-    """Return the first moves of a player with a rating in games of these numbers."""
-    evaluator = Rated()
+def play_rated_moves(seed: int, games: list[int], weight: float = 0.0) -> list[str]:
+    """Return the first moves of a player with a rating in the games with these numbers."""
+    evaluator = RatedEvaluator()
     contestant = Contestant(
         name="rated",
         evaluator=evaluator,
@@ -178,17 +174,17 @@ def moves_of(seed: int, games: list[int], weight: float = 0.0) -> list[chess.Mov
     board = chess.Board("4k3/8/8/3q4/4P3/8/8/4K3 w - - 0 1") if weight else chess.Board()
     played = side.play([MoveRequest(slot, board, None) for slot in range(len(games))])
     rows = max(2, len(games))
-    assert evaluator.given[0] == {"elo": [1700] * rows, "opponent_elo": [1700] * rows}
-    assert not any(evaluator.given[1:]), "below the root there are no ratings"
-    return [one.move for one in played]
+    assert evaluator.columns_of_calls[0] == {"elo": [1700] * rows, "opponent_elo": [1700] * rows}
+    assert not any(evaluator.columns_of_calls[1:]), "only roots are evaluated with ratings"
+    return [str(result.move) for result in played]
 
 
 def test_moves_sampled_for_a_rating_depend_only_on_seed_and_game() -> None:
-    moves = moves_of(1, [0, 1, 2, 3])
+    moves = play_rated_moves(1, [0, 1, 2, 3])
     assert len(set(moves)) > 2
-    assert [moves_of(1, [game])[0] for game in range(4)] == moves
-    assert moves_of(2, [0, 1, 2, 3]) != moves
-    assert set(map(str, moves_of(1, [0, 1, 2, 3], weight=300.0))) == {"e4d5"}, "the search decides"
+    assert [play_rated_moves(1, [game])[0] for game in range(4)] == moves
+    assert play_rated_moves(2, [0, 1, 2, 3]) != moves
+    assert set(play_rated_moves(1, [0, 1, 2, 3], weight=300.0)) == {"e4d5"}, "the search decides"
 
 
 def test_games_do_not_depend_on_the_concurrency() -> None:
@@ -201,31 +197,25 @@ def test_games_do_not_depend_on_the_concurrency() -> None:
 
 @pytest.mark.parametrize(
     "limit",
-    [
-        Limit(base=8.0, increment=0.1),
-        Limit(base=8.0, moves=40),
-        Limit(base=0.005),
-        Limit(movetime=0.3),
-        Limit(),
-    ],
+    [Limit(base=8.0, increment=0.1), Limit(base=8.0, moves=40), Limit(movetime=0.3), Limit()],
 )
-def test_limits_are_translated_as_by_the_uci_engine(limit: Limit) -> None:
+def test_a_player_has_the_same_limits_in_a_match_as_over_uci(limit: Limit) -> None:
     side = LocalSide(Contestant(name="", limit=limit, evaluator=uniform), 1)
     side.games[0] = 0
     clocks = None if limit.base is None else (limit.base, 99.0)
-    asked = side._ask(MoveRequest(0, chess.Board(), clocks, limit.moves))
+    request = side._convert_request(MoveRequest(0, chess.Board(), clocks, limit.moves))
     words = f"movetime {1000 * limit.movetime:.0f}" if limit.movetime else ""
     if limit.base is not None:
         words = f"wtime {1000 * limit.base:.0f} btime 99000 winc {1000 * limit.increment:.0f}"
         words += "" if limit.moves is None else f" movestogo {limit.moves}"
-    assert asked.limits == parse_go(words).limits(white=True)
+    assert request.limits == parse_go(words).limits(white=True)
 
 
 def test_a_sequential_match_waits_for_a_long_game() -> None:
     # the fifty-move rule ends it after three half-moves
     short = Opening("4k3/8/8/8/8/8/8/R3K3 w - - 97 80", ())
-    found: dict[bool, list[GameRecord]] = {False: [], True: []}
-    for sequential, records in found.items():
+    matches: dict[bool, list[GameRecord]] = {False: [], True: []}
+    for sequential, records in matches.items():
         play(
             (GREEDY, searching(2)),
             [LINES[0], *[short] * 6],
@@ -234,13 +224,13 @@ def test_a_sequential_match_waits_for_a_long_game() -> None:
             sequential=sequential,
             report=records.append,
         )
-    order, waiting = ([record.game for record in found[kind]] for kind in (False, True))
+    order, waiting = ([record.game for record in matches[kind]] for kind in (False, True))
     assert set(order[-2:]) == {0, 1}, "the long pair ends last"
     assert set(waiting[: waiting.index(0)]) <= {1, 2, 3}
     assert set(waiting[: waiting.index(1)]) <= {0, 2, 3, 4}
-    for records in found.values():
+    for records in matches.values():
         records.sort(key=lambda record: record.game)
-    assert found[True] == found[False]
+    assert matches[True] == matches[False]
 
 
 def test_stockfish_beats_a_policy_and_announces_mate() -> None:
@@ -249,13 +239,13 @@ def test_stockfish_beats_a_policy_and_announces_mate() -> None:
     assert [record.ending for record in records] == ["checkmate"] * 2
     assert records[0].scores[-1] == "#1"
     assert records[1].scores[-1] == "#-1", "scores are White's view"
-    assert probe(stockfish(1)).startswith("Stockfish")
+    assert probe_engine(stockfish(1)).startswith("Stockfish")
 
 
 # --- the referee
 
 
-def played(fen: str, moves: str, *, number: int = 0, max_plies: int = 0) -> MatchGame:
+def play_moves(fen: str, moves: str, *, number: int = 0, max_plies: int = 0) -> MatchGame:
     game = MatchGame(number, Opening(fen), (Limit(), Limit()), max_plies)
     for move in moves.split():
         game.apply_result(PlayResult(chess.Move.from_uci(move), Cp(0), 0.0), 0.0)
@@ -278,14 +268,14 @@ SHUFFLE = "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1 f6g8"
         (chess.STARTING_FEN, "e2e4 e7e5", None),
     ],
 )
-def test_games_end_as_the_rules_say(fen: str, moves: str, end: tuple[str, str] | None) -> None:
+def test_games_end_by_the_rules(fen: str, moves: str, end: tuple[str, str] | None) -> None:
     max_plies = 4 if end and end[1] == "adjudication" else 0
-    assert played(fen, moves, max_plies=max_plies).end == end
+    assert play_moves(fen, moves, max_plies=max_plies).end == end
 
 
 @pytest.mark.parametrize("move", [chess.Move(12, 36), chess.Move(0, 0), chess.Move.null()])
 def test_an_illegal_move_loses(move: chess.Move) -> None:
-    game = played(chess.STARTING_FEN, "", number=1)
+    game = play_moves(chess.STARTING_FEN, "", number=1)
     game.apply_result(PlayResult(move, None, 0.0), 0.0)
     assert game.end == ("0-1", "illegal move")
     assert (game.forfeit, game.record().points) == ("b", 1.0)
@@ -300,7 +290,7 @@ def test_clocks_lose_the_time_of_each_move() -> None:
         game.apply_result(PlayResult(chess.Move.from_uci(move), None, seconds), 0.1)
     assert game.clocks == [9.0, 3.5, 7.0]
     game.apply_result(PlayResult(chess.Move.from_uci("b8c6"), None, 3.55), 0.1)
-    assert (game.end, game.clocks[-1]) == (None, 0.0), "within the margin"
+    assert (game.end, game.clocks[-1]) == (None, 0.0), "the move is within the margin"
     game.apply_result(PlayResult(chess.Move.from_uci("f1b5"), None, 1.0), 0.1)
     game.apply_result(PlayResult(chess.Move.from_uci("a7a6"), None, 0.2), 0.1)
     assert game.end == ("1-0", "timeout")

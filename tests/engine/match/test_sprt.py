@@ -1,11 +1,19 @@
-"""Match statistics compared with fishtest and fastchess, results by hand, and simulations."""
+"""Match statistics: results of fastchess, results computed by hand, and simulated tests."""
 
 import math
 import random
 
 import pytest
 
-from engine.match.sprt import SprtConfig, SprtError, elo_of, estimate, llr, score_of, verdict
+from engine.match.sprt import (
+    SprtConfig,
+    SprtError,
+    elo_from_score,
+    estimate,
+    llr,
+    score_from_elo,
+    verdict,
+)
 
 # fastchess, app/tests/elo_test.cpp: counts, Elo, half of the 95 % interval, LOS.
 FASTCHESS_ELO = [
@@ -29,8 +37,8 @@ ELO_TABLE = [(0.50, 0), (0.64, 100), (0.76, 200), (0.85, 301), (0.91, 402), (0.3
 
 @pytest.mark.parametrize(("score", "elo"), ELO_TABLE)
 def test_elo_is_that_of_published_tables(score: float, elo: float) -> None:
-    assert elo_of(score) == pytest.approx(elo, abs=1)
-    assert score_of(elo) == pytest.approx(score, abs=0.002)
+    assert elo_from_score(score) == pytest.approx(elo, abs=1)
+    assert score_from_elo(elo) == pytest.approx(score, abs=0.002)
 
 
 @pytest.mark.parametrize(("counts", "elo", "error", "los"), FASTCHESS_ELO)
@@ -52,10 +60,10 @@ def test_ratios_are_those_of_fastchess(
     assert llr(counts, config) == pytest.approx(expected, abs=0.006)
 
 
-def test_the_ratio_of_one_sided_results_is_as_worked_by_hand() -> None:
+def test_the_ratio_of_one_sided_results_is_as_computed_by_hand() -> None:
     # With only wins, the likeliest distribution with score s wins with probability s, so that each
     # pair adds log(s1 / s0).
-    by_hand = 104 * math.log(score_of(50) / 0.5)
+    by_hand = 104 * math.log(score_from_elo(50) / 0.5)
     assert llr((0, 0, 0, 0, 104), SprtConfig(elo0=0, elo1=50)) == pytest.approx(by_hand, rel=1e-3)
 
 
@@ -64,7 +72,7 @@ def test_a_perfect_score_is_not_certain() -> None:
         found = estimate((0, 0, 0, 0, pairs))
         # the score s at which s ** pairs has fallen to exp(-3.84 / 2)
         limit = math.exp(-(1.959964**2) / 2 / pairs)
-        assert found.elo_low == pytest.approx(elo_of(limit), abs=1.5)
+        assert found.elo_low == pytest.approx(elo_from_score(limit), abs=1.5)
         assert (found.elo, found.elo_high) == pytest.approx((1199.83, 1199.83), abs=0.01)
     assert estimate((0, 0, 0, 0, 1)).los < 0.9
     level = estimate((0, 0, 40, 0, 0))
@@ -98,42 +106,43 @@ def test_bounds_are_those_of_wald_and_impossible_settings_are_errors() -> None:
             SprtConfig(**wrong)
 
 
-def pairs_of(chance: random.Random, elo: float, draws: float) -> int:
-    """Sample twice the points of a pair whose games share the imbalance of an opening."""
+def sample_pair(rng: random.Random, draws: float) -> int:
+    """Return twice the points of a pair of equal players; the opening favors one color."""
     points = 0
-    tilt = chance.gauss(0, 60)
-    for side in (tilt, -tilt):
-        score = score_of(elo + side)
-        drawn = draws * 4 * score * (1 - score)
-        roll = chance.random()
-        points += 2 if roll < score - drawn / 2 else (1 if roll < score + drawn / 2 else 0)
+    imbalance = rng.gauss(0, 60)
+    for side in (imbalance, -imbalance):
+        score = score_from_elo(side)
+        draw = draws * 4 * score * (1 - score)
+        number = rng.random()
+        points += 2 if number < score - draw / 2 else (1 if number < score + draw / 2 else 0)
     return points
 
 
-def accepted(seed: int, elo: float, config: SprtConfig, draws: float, most: int) -> str:
-    """Run a sequential test and return its verdict."""
-    chance, counts = random.Random(seed), [0] * 5
-    for _ in range(most):
-        counts[pairs_of(chance, elo, draws)] += 1
-        found = verdict(llr(counts, config), config)
-        if found != "undecided":
-            return found
+def run_test(seed: int, config: SprtConfig, draws: float, max_pairs: int) -> str:
+    """Run a sequential test of two equal players; return its verdict."""
+    rng, counts = random.Random(seed), [0] * 5
+    for _ in range(max_pairs):
+        counts[sample_pair(rng, draws)] += 1
+        accepted = verdict(llr(counts, config), config)
+        if accepted != "undecided":
+            return accepted
     return "undecided"
 
 
-def test_false_promotions_are_rare_without_a_difference() -> None:
-    config, runs = SprtConfig(elo0=0, elo1=80), 100
-    found = [accepted(seed, 0.0, config, 0.4, 2000) for seed in range(runs)]
-    assert found.count("undecided") == 0
-    # a correct test exceeds this in 1 % of the cases
-    assert 0 < found.count("H1") / runs <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / runs)
+SLOW = [
+    pytest.param(elo1, draws, 2000, 0.02, marks=pytest.mark.slow)
+    for elo1 in (30.0, 80.0)
+    for draws in (0.1, 0.7)
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("draws", [0.1, 0.7])
-@pytest.mark.parametrize("bounds", [(0.0, 30.0), (0.0, 80.0)])
-def test_error_rates_hold_at_both_hypotheses(draws: float, bounds: tuple[float, float]) -> None:
-    config, runs = SprtConfig(elo0=bounds[0], elo1=bounds[1]), 2000
-    wrong = sum(accepted(seed, 0.0, config, draws, 20_000) == "H1" for seed in range(runs))
-    assert wrong / runs <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / runs)
-    assert wrong / runs > 0.02, "a test that hardly ever errs is longer than it need be"
+@pytest.mark.parametrize(("elo1", "draws", "runs", "min_share"), [(80.0, 0.4, 100, 0.0), *SLOW])
+def test_equal_players_are_rarely_promoted(
+    elo1: float, draws: float, runs: int, min_share: float
+) -> None:
+    config = SprtConfig(elo0=0.0, elo1=elo1)
+    verdicts = [run_test(seed, config, draws, 20_000) for seed in range(runs)]
+    assert "undecided" not in verdicts
+    # a correct test exceeds this in 1 % of the cases, and one that hardly errs is too long
+    limit = 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / runs)
+    assert min_share < verdicts.count("H1") / runs <= limit

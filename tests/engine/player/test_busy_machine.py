@@ -1,4 +1,4 @@
-"""No style loses on time where the machine becomes busy; a player is freed with its trees."""
+"""Players on machines that become busy: no style loses on time."""
 
 import gc
 import subprocess
@@ -31,8 +31,8 @@ CONTROLS = {"10+0.1": (10.0, 0.1), "3+0.03": (3.0, 0.03), "20+0": (20.0, 0.0)}
 MOVES = 60
 
 
-class Busy:
-    """An evaluator on a fake clock: 2 ms on an idle machine, 3 to 30 times that on a busy one."""
+class BusyEvaluator:
+    """Evaluator on a fake clock: 2 ms on an idle machine, 3 to 30 times as long on a busy one."""
 
     def __init__(self, seed: int) -> None:
         self.clock, self.random, self.busy = FakeClock(), Random(seed), False
@@ -50,48 +50,47 @@ class Busy:
 def play_game(
     style: Style, control: tuple[float, float], seed: int, lag: float = OVERHEAD
 ) -> tuple[float, list[int]]:
-    """Make moves on a clock and return its least seconds, and the evaluations of each move."""
-    evaluator = Busy(seed)
+    """Play on a clock; return the fewest seconds left, and the number of evaluations per move."""
+    evaluator = BusyEvaluator(seed)
     player = Player(evaluator, style, clock=evaluator.clock)
     player.prepare()
     random, board, (left, increment) = evaluator.random, chess.Board(), control
-    least, calls = left, []
+    fewest, calls = left, []
     for move in range(MOVES):
         evaluator.busy = move > 3
-        begun, before = evaluator.clock.now, evaluator.calls
+        start_time, before = evaluator.clock.now, evaluator.calls
         request = Request(board=board, limits=Limits(left=left, increment=increment), game=seed)
-        board.push(player.play(request, MoveControl(begun)).move)
+        board.push(player.play(request, MoveControl(start_time)).move)
         evaluator.clock.now += random.uniform(lag / 2, lag)  # between program and player
-        left -= evaluator.clock.now - begun
-        least, left = min(least, left), left + increment
+        left -= evaluator.clock.now - start_time
+        fewest, left = min(fewest, left), left + increment
         calls.append(evaluator.calls - before)
         if not board.is_game_over():
             board.push(random.choice(list(board.legal_moves)))
         if board.is_game_over():
             board = chess.Board()
-    return least, calls
+    return fewest, calls
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_machine_that_becomes_busy_costs_no_game(style: str) -> None:
+def test_no_game_is_lost_on_time_if_the_machine_becomes_busy(style: str) -> None:
     for control in CONTROLS.values():
-        least, calls = play_game(STYLES[style], control, 1)
-        assert least > 0.0
+        fewest, calls = play_game(STYLES[style], control, 1)
+        assert fewest > 0.0
         assert all(count >= 1 for count in calls[:4]), "the network plays while there is time"
         if style == "human":
-            assert calls[0] > CORRECTION.simulations / 2, "and the search on an idle machine"
-        assert sum(count > 0 for count in calls) > MOVES / 2, "and not the hand-written evaluator"
+            assert calls[0] > CORRECTION.simulations / 2, "an idle machine corrects the policy"
+        assert sum(count > 0 for count in calls) > MOVES / 2, "the network plays most moves"
     # each move loses 60 to 120 ms between program and player, and gains 100
-    least, _ = play_game(STYLES[style], CONTROLS["10+0.1"], 1, lag=0.12)
-    assert least > 0.0
+    fewest, _ = play_game(STYLES[style], CONTROLS["10+0.1"], 1, lag=0.12)
+    assert fewest > 0.0
 
 
-def test_the_pace_recovers_from_a_pause_of_the_machine() -> None:
-    """A machine that slept for a minute within an evaluation is not slow for ever."""
-    evaluator = Busy(1)
+def test_the_network_plays_again_after_an_evaluation_that_took_a_minute() -> None:
+    evaluator = BusyEvaluator(1)
     player = Player(evaluator, STYLES["policy"], clock=evaluator.clock)
     player.prepare()
-    player.pace.observe(1, 60.0)
+    player.timings.observe(1, 60.0)
     for _ in range(100):
         before = evaluator.calls
         limits = Limits(left=10.0, increment=0.1)
@@ -101,14 +100,14 @@ def test_the_pace_recovers_from_a_pause_of_the_machine() -> None:
     raise AssertionError("the network never plays again")
 
 
-def test_a_player_is_in_no_reference_cycle() -> None:
+def test_a_player_is_freed_with_its_trees_without_garbage_collection() -> None:
     player = Player(evaluate, Style(search=SearchConfig(simulations=4)))
     player.play(Request(board=chess.Board()))
-    freed = weakref.ref(player)
+    reference = weakref.ref(player)
     gc.disable()
     try:
         del player
-        assert freed() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -122,8 +121,8 @@ def four_busy_processes() -> Iterator[None]:
         process.wait()
 
 
-class Slow:
-    """An evaluator that computes for 3 ms, such as a small network does, and is calibrated."""
+class SlowEvaluator:
+    """Evaluator that computes for 3 ms, as a small network does, and is calibrated."""
 
     corrections = dict.fromkeys(("likelihood", "strength"), CORRECTION)
 
@@ -137,9 +136,9 @@ class Slow:
 
 
 def count_forfeits(style: str, control: tuple[float, float], games: int) -> int:
-    """Play both sides of games over UCI and return how many ended on time."""
+    """Play both sides of games over UCI; return how many were lost on time."""
     forfeits, base, increment = 0, *control
-    with Talk(Slow()) as talk:
+    with Talk(SlowEvaluator()) as talk:
         talk.say(f"setoption name Style value {style}", "setoption name Temperature value 0.5")
         for game in range(games):
             talk.say("ucinewgame", f"setoption name Seed value {game}")
@@ -148,9 +147,9 @@ def count_forfeits(style: str, control: tuple[float, float], games: int) -> int:
                 left = f"wtime {1000 * clocks[1]:.0f} btime {1000 * clocks[0]:.0f}"
                 gain = f"winc {1000 * increment:.0f} binc {1000 * increment:.0f}"
                 words = " ".join(move.uci() for move in board.move_stack)
-                begun = time.monotonic()
+                start_time = time.monotonic()
                 best = talk.best(f"position startpos moves {words}", f"go {left} {gain}")
-                clocks[board.turn] -= time.monotonic() - begun
+                clocks[board.turn] -= time.monotonic() - start_time
                 if clocks[board.turn] < 0:
                     forfeits += 1
                     break

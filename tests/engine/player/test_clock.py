@@ -1,4 +1,4 @@
-"""Time management: shares are never more than is there, and last a long game."""
+"""Time management: no move gets more than the clock has, and no long game is lost on time."""
 
 import random
 
@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.evaluation.evaluator import uniform
-from engine.player.clock import Budget, Limits, MoveControl, MoveTimer, Pace, divide_clock
+from engine.player.clock import Budget, Limits, MoveControl, MoveTimer, Timings, divide_clock
 from engine.search import Search
 from engine.search.chess_rules import position_and_history
 from tests.engine.uci.uci_talk import FakeClock
 
-LATENCY = 0.003
-"""Seconds that a simulated move costs beside the thinking."""
-ROUND = 0.005
-"""Seconds of a simulated round; a move that has no time for one is played at once."""
+LATENCY_SECONDS = 0.003
+"""Time that a simulated move loses besides thinking."""
+ROUND_SECONDS = 0.005
+"""Duration of a simulated round; a move without time for a round is played at once."""
 
 
 @settings(max_examples=50)
@@ -27,20 +27,20 @@ ROUND = 0.005
     movetime=st.none() | st.floats(-1e3, 1e7),
     overhead=st.floats(0, 10),
 )
-def test_no_move_gets_more_than_the_clock_holds(
+def test_no_move_gets_more_than_the_clock_has(
     left: float, increment: float, moves: int | None, movetime: float | None, overhead: float
 ) -> None:
     limits = Limits(left=left, increment=increment, moves_to_go=moves, movetime=movetime)
-    given = divide_clock(limits, overhead)
-    assert given.soft is not None
-    assert given.hard is not None
-    assert 0.0 <= given.soft <= given.hard <= max(left, 0.0)
-    assert left <= overhead or given.hard <= left - overhead
+    budget = divide_clock(limits, overhead)
+    assert budget.soft is not None
+    assert budget.hard is not None
+    assert 0.0 <= budget.soft <= budget.hard <= max(left, 0.0)
+    assert left <= overhead or budget.hard <= left - overhead
     if movetime is not None:
-        assert given.hard <= max(movetime, 0.0)
+        assert budget.hard <= max(movetime, 0.0)
 
 
-def test_shares_worked_by_hand() -> None:
+def test_budgets_of_some_clocks() -> None:
     assert divide_clock(Limits(), 0.02) == Budget(None, None)
     for left in (0.0, -0.05, -1e9):
         assert divide_clock(Limits(left=left, increment=0.1), 0.02) == Budget(0.0, 0.0)
@@ -66,57 +66,60 @@ def test_shares_worked_by_hand() -> None:
         (40.0, 0.5, 300),
     ],
 )
-@pytest.mark.parametrize("temper", [0.6, 1.0, 1.3, "hard", "by lot"])
-def test_a_long_game_uses_its_clock_and_never_oversteps_it(
-    base: float, increment: float, moves_to_go: int | None, temper: float | str
+@pytest.mark.parametrize("use", [0.6, 1.0, 1.3, "hard", "random"])
+def test_a_long_game_uses_its_clock_and_never_exceeds_it(
+    base: float, increment: float, moves_to_go: int | None, use: float | str
 ) -> None:
-    """Some moves end before their soft bound, and others behind it."""
-    lots, clock, given = random.Random(1), base, base
+    """`use` is the share of the soft bound that moves take, the hard bound, or a random time."""
+    rng, clock, total = random.Random(1), base, base
     for move in range(300):
         until_control = None if moves_to_go is None else moves_to_go - move % moves_to_go
         limits = Limits(left=clock, increment=increment, moves_to_go=until_control)
         budget = divide_clock(limits, 0.02)
         soft, hard = budget.soft or 0.0, budget.hard or 0.0
-        share = {"hard": hard, "by lot": lots.uniform(0.0, hard)}.get(
-            temper, min(soft * temper, hard) if isinstance(temper, float) else 0.0
-        )
-        clock -= LATENCY + (share if share > ROUND else 0.0)
-        assert clock > 0.0, f"flag at move {move}"
+        if isinstance(use, float):
+            seconds = min(soft * use, hard)
+        else:
+            seconds = hard if use == "hard" else rng.uniform(0.0, hard)
+        clock -= LATENCY_SECONDS + (seconds if seconds > ROUND_SECONDS else 0.0)
+        assert clock > 0.0, f"lost on time at move {move}"
         gained = increment + (base if until_control == 1 else 0.0)
-        clock, given = clock + gained, given + gained
-        if move == 59 and base >= 10.0 and isinstance(temper, float) and moves_to_go != 300:
-            assert clock < given * 2 / 3, "a player that never thinks would pass the rest"
+        clock, total = clock + gained, total + gained
+        if move == 59 and base >= 10.0 and isinstance(use, float) and moves_to_go != 300:
+            assert clock < total * 2 / 3, "a player that hardly thinks is no use"
 
 
-def timer(clock: FakeClock, hard: float) -> tuple[Pace, MoveTimer]:
-    """Return a timer of a move that is due after `hard` seconds, asked for now."""
-    pace, search = Pace(clock), Search(uniform)
+def start_timer(clock: FakeClock, hard: float) -> tuple[Timings, MoveTimer]:
+    """Return the timer of a move that is requested now and due after `hard` seconds."""
+    timings, search = Timings(clock), Search(uniform)
     search.start(0, *position_and_history(chess.Board()))
     control = MoveControl(clock.now)
-    return pace, MoveTimer(pace, search, 0, Budget(hard, hard, True), control, choices=20, leaves=1)
+    return timings, MoveTimer(
+        timings, search, 0, Budget(hard, hard, True), control, choices=20, leaves=1
+    )
 
 
 def test_a_round_that_could_end_too_late_is_not_begun() -> None:
     clock = FakeClock()
-    pace, is_due = timer(clock, 0.05)
+    timings, is_due = start_timer(clock, 0.05)
     clock.now += 0.02
     assert not is_due()
-    assert pace.longest_round == pytest.approx(0.02)
+    assert timings.longest_round == pytest.approx(0.02)
     clock.now += 0.02
     assert is_due(), "a third round of 20 ms would end at 60 ms"
-    pace, is_due = timer(clock, 60.0)
-    pace.longest_round = 1.0
+    timings, is_due = start_timer(clock, 60.0)
+    timings.longest_round = 1.0
     for _ in range(20):
         clock.now += 0.01
         assert not is_due()
-    assert pace.longest_round == pytest.approx(0.9**20), "an unlucky round is forgotten slowly"
+    assert timings.longest_round == pytest.approx(0.9**20), "a slow round is forgotten slowly"
 
 
-def test_a_slow_batch_may_come_again_so_that_a_move_ends_that_much_earlier() -> None:
-    pace, limits = Pace(FakeClock()), Limits(left=2.0, increment=0.1)
-    usual = pace.budget(limits, 0, 0.02)
+def test_the_time_of_a_slow_batch_is_kept_in_reserve() -> None:
+    timings, limits = Timings(FakeClock()), Limits(left=2.0, increment=0.1)
+    usual = timings.make_budget(limits, 0, 0.02)
     assert usual == divide_clock(limits, 0.02)
-    pace.observe(8, 1.9)
-    assert pace.budget(limits, 0, 0.02).hard == pytest.approx(2.0 - 0.02 - 1.9)
-    pace.observe(8, 2.5)
-    assert pace.budget(limits, 0, 0.02) == Budget(0.0, 0.0)
+    timings.observe(8, 1.9)
+    assert timings.make_budget(limits, 0, 0.02).hard == pytest.approx(2.0 - 0.02 - 1.9)
+    timings.observe(8, 2.5)
+    assert timings.make_budget(limits, 0, 0.02) == Budget(0.0, 0.0)

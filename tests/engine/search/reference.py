@@ -1,11 +1,12 @@
-"""A slow reference implementation of the search: Python objects and python-chess.
+"""Slow reference implementation of the search, with Python objects and python-chess.
 
-Only the settings are shared with engine.search. PUCT: Silver et al. 2018, with lc0's first-play
-urgency and KataGo's scaling by variance. Gumbel: Danihelka et al. 2022, as in mctx, without noise.
+It shares only the settings with engine.search. PUCT is that of Silver et al. 2018, with lc0's
+first-play urgency and KataGo's scaling by variance. Gumbel is that of Danihelka et al. 2022 and
+mctx, without noise.
 
-A visit in flight counts in the denominators of exploration, and with PUCT as a virtual loss (Segal
+A visit in flight counts in the denominators of exploration and, with PUCT, as a virtual loss (Segal
 2010), but neither in Q(parent) nor in the visited policy. Gumbel's values use finished visits.
-There are no proofs, so positions must not end in mate.
+Nothing is proven, so positions must not end in mate.
 """
 
 import math
@@ -39,7 +40,7 @@ class Node:
     """Every value that was backed up to this node."""
 
     def by_move(self, get: Callable[["Node"], float]) -> np.ndarray:
-        """Return a number of each move's node; 0 if there is no node."""
+        """Return a number of each move's node, or 0 if it has none."""
         children = [self.children.get(index) for index in range(len(self.moves))]
         return np.array([get(child) if child else 0 for child in children])
 
@@ -94,7 +95,7 @@ def backup(path: list[Node], value: float) -> None:
         value = -value
 
 
-def selectable(node: Node, config: SearchConfig) -> np.ndarray:
+def find_selectable(node: Node, config: SearchConfig) -> np.ndarray:
     """Return which moves pass top-k, the tail filter and progressive widening, bool."""
     order = np.argsort(-node.priors, kind="stable")
     kept = len(order)
@@ -109,28 +110,28 @@ def selectable(node: Node, config: SearchConfig) -> np.ndarray:
     return np.isin(np.arange(len(order)), order[:kept])
 
 
-def stdev_factor(node: Node, c_stdev: float) -> float:
+def compute_stdev_factor(node: Node, c_stdev: float) -> float:
     """Return KataGo's factor, with a prior of two values 0.4 from the mean."""
     seen, mean = np.array(node.seen), np.mean(node.seen)
     second_moment = ((seen**2).sum() + 2 * (mean**2 + 0.4**2)) / (len(seen) + 2 - 1)
     return 1 + c_stdev * (math.sqrt(second_moment - mean**2) / 0.4 - 1)
 
 
-def puct_choice(node: Node, config: SearchConfig) -> int:
+def choose_by_puct(node: Node, config: SearchConfig) -> int:
     """Choose a move by PUCT."""
     finished, started = node.finished, node.started
     total = started.sum()
     c = config.c_puct + config.c_factor * math.log((total + 1 + config.c_base) / config.c_base)
-    c *= stdev_factor(node, config.c_stdev)
-    charged = (node.values * finished - (started - finished)) / np.maximum(started, 1)
+    c *= compute_stdev_factor(node, config.c_stdev)
+    with_loss = (node.values * finished - (started - finished)) / np.maximum(started, 1)
     visited_policy = node.priors[finished > 0].sum()
     unvisited = node.value_sum / node.visits - config.fpu_reduction * math.sqrt(visited_policy)
-    scores = np.where(started > 0, charged, unvisited) + node.bias
+    scores = np.where(started > 0, with_loss, unvisited) + node.bias
     scores += c * node.priors * math.sqrt(max(total, 1)) / (1 + started)
-    return int(np.where(selectable(node, config), scores, -np.inf).argmax())
+    return int(np.where(find_selectable(node, config), scores, -np.inf).argmax())
 
 
-def completed(node: Node, config: SearchConfig, maxvisit_init: float = 50.0) -> np.ndarray:
+def complete_values(node: Node, config: SearchConfig, maxvisit_init: float = 50.0) -> np.ndarray:
     """Return sigma(completed Q), where unvisited moves have the mixed value."""
     visits, values = node.finished, node.values
     visited = visits > 0
@@ -143,24 +144,24 @@ def completed(node: Node, config: SearchConfig, maxvisit_init: float = 50.0) -> 
     return (maxvisit_init + visits.max()) * config.value_scale * (full - full.min()) / span
 
 
-def improved(node: Node, config: SearchConfig) -> np.ndarray:
+def improve_policy(node: Node, config: SearchConfig) -> np.ndarray:
     """Return softmax(logits + sigma(completed Q))."""
-    scores = np.log(node.priors) + completed(node, config)
+    scores = np.log(node.priors) + complete_values(node, config)
     weights = np.exp(scores - scores.max())
     return weights / weights.sum()
 
 
-def gumbel_choice(node: Node, config: SearchConfig, wanted: int | None) -> int:
-    """Choose by the planned visits at the root, else by the improved policy minus visit shares."""
+def choose_by_gumbel(node: Node, config: SearchConfig, wanted: int | None) -> int:
+    """Choose by the planned visits at the root, else by the improved policy and visit shares."""
     started = node.started
     if wanted is None:
-        return int((improved(node, config) - started / (1 + started.sum())).argmax())
-    scores = np.log(node.priors) + completed(node, config)
+        return int((improve_policy(node, config) - started / (1 + started.sum())).argmax())
+    scores = np.log(node.priors) + complete_values(node, config)
     return int(np.where(started == wanted, scores, -np.inf).argmax())
 
 
-def halving(considered: int, simulations: int) -> list[int]:
-    """Plan Sequential Halving: the earlier visits of the move that each simulation selects."""
+def plan_halving(considered: int, simulations: int) -> list[int]:
+    """Plan Sequential Halving: the visits that the move of each simulation has before."""
     if considered <= 1:
         return list(range(simulations))
     rounds, plan, visits, left = math.ceil(math.log2(considered)), [], 0, considered
@@ -172,7 +173,7 @@ def halving(considered: int, simulations: int) -> list[int]:
     return plan[:simulations]
 
 
-def budget(root: Node, config: SearchConfig) -> int:
+def allot_simulations(root: Node, config: SearchConfig) -> int:
     """Return the simulations of a root, by its number of moves and its pieces."""
     factor = 1.0
     if config.branching_exponent:
@@ -216,14 +217,14 @@ def search(
     root = Node(board)
     answer = answer or evaluator(planes_of(board)[None])
     backup([root], expand(root, answer, config.policy_temperature))
-    simulations = budget(root, config)
+    simulations = allot_simulations(root, config)
     penalize_repetitions(root, config.repetition_penalty)
-    plan = halving(min(config.max_considered_actions, len(root.moves)), simulations)
+    plan = plan_halving(min(config.max_considered_actions, len(root.moves)), simulations)
 
     def choose(node: Node) -> int:
         if config.algorithm == "puct":
-            return puct_choice(node, config)
-        return gumbel_choice(node, config, plan[done] if node is root else None)
+            return choose_by_puct(node, config)
+        return choose_by_gumbel(node, config, plan[done] if node is root else None)
 
     def descend() -> list[Node]:
         path = [root]
@@ -239,11 +240,11 @@ def search(
 
     done, ended = 0, False
     while done < simulations and not ended:
-        waiting: list[list[Node]] = []
-        while len(waiting) < config.leaves and done < simulations:
+        in_flight: list[list[Node]] = []
+        while len(in_flight) < config.leaves and done < simulations:
             ended = is_decided(root, done, simulations, config)
             path = descend()
-            if ended or any(path[-1] is other[-1] for other in waiting):
+            if ended or any(path[-1] is other[-1] for other in in_flight):
                 break
             done += 1
             if path[-1].over:
@@ -251,8 +252,8 @@ def search(
                 continue
             for node in path:
                 node.in_flight += 1
-            waiting.append(path)
-        for path in waiting:
+            in_flight.append(path)
+        for path in in_flight:
             for node in path:
                 node.in_flight -= 1
             answer = evaluator(planes_of(path[-1].board)[None])

@@ -1,4 +1,4 @@
-"""Human search: the caller's policies, corrected by a search."""
+"""Human search: policies of the caller are corrected by a search."""
 
 import chess
 import numpy as np
@@ -6,23 +6,35 @@ import pytest
 
 from engine.encoding.planes import LABELS, label_of
 from engine.evaluation.evaluator import uniform
-from engine.search import Search, SearchConfig
+from engine.search import Root, Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.human import Correction, HumanRoot, correct_logits, move_values, search_roots
-from tests.engine.search.stubs import MIDDLE, Hashed, board_of, by_uci, planes_of, wdl
+from tests.engine.search.stubs import (
+    MIDDLEGAME,
+    HashEvaluator,
+    board_of,
+    by_uci,
+    planes_of,
+    wdl,
+)
 
 
 def root_of(board: chess.Board, salt: int = 0, value: float = 0.0) -> HumanRoot:
     """Return a board's root with a pseudo-random policy."""
-    logits_BA, _ = Hashed(salt=salt)(planes_of(board)[None])
+    logits_BA, _ = HashEvaluator(salt=salt)(planes_of(board)[None])
     return HumanRoot(*position_and_history(board), logits_BA[0], np.array(wdl(value), np.float32))
 
 
+def search_root(root: HumanRoot, simulations: int, salt: int) -> Root:
+    search = Search(HashEvaluator(salt=salt), SearchConfig(simulations=simulations))
+    return search_roots(search, [root], simulations)[0]
+
+
 def test_an_answer_is_used_only_for_its_root() -> None:
-    board, asked = chess.Board(MIDDLE), []
+    board, evaluated = chess.Board(MIDDLEGAME), []
 
     def evaluator(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        asked.extend(planes.tobytes() for planes in planes_BP)
+        evaluated.extend(planes.tobytes() for planes in planes_BP)
         return uniform(planes_BP)
 
     search = Search(evaluator, SearchConfig(simulations=40, policy_temperature=1.0), games=2)
@@ -31,17 +43,16 @@ def test_an_answer_is_used_only_for_its_root() -> None:
     found = search_roots(search, [root], 40)[0]
     wanted = np.exp(root.logits[found.labels].astype(np.float64))
     assert found.priors == pytest.approx(wanted / wanted.sum(), abs=1e-6)
-    assert planes_of(board).tobytes() not in asked
-    search.run(np.array([1]))
-    assert len(set(search.root(1).priors.tolist())) == 1, "the evaluator's"
+    assert planes_of(board).tobytes() not in evaluated
     search.start(0, position_and_history(board)[0])
-    search.run(np.array([0]))
-    assert len(set(search.root(0).priors.tolist())) == 1, "the evaluator's"
+    search.run()
+    for slot in (0, 1):
+        assert len(set(search.root(slot).priors.tolist())) == 1, "the evaluator is uniform"
 
 
 def test_a_correction_adds_the_values_to_the_policy() -> None:
     roots = [root_of(board_of(chess.STARTING_FEN, line)) for line in ("", "d2d4 d7d5")]
-    found = search_roots(Search(Hashed(salt=9), SearchConfig(), games=2), roots, 60)
+    found = search_roots(Search(HashEvaluator(salt=9), SearchConfig(), games=2), roots, 60)
     corrected_NA = correct_logits(roots, found, np.array([0.0, 5.0]), np.array([1.0, 1.3]))
     for root, result, logits_A, (weight, power) in zip(
         roots, found, corrected_NA, ((0.0, 1.0), (5.0, 1.3)), strict=True
@@ -53,8 +64,8 @@ def test_a_correction_adds_the_values_to_the_policy() -> None:
 
 
 def test_unvisited_moves_have_the_mean_value_of_all_visits() -> None:
-    root = root_of(chess.Board(MIDDLE))
-    found = search_roots(Search(Hashed(salt=3), SearchConfig(simulations=12)), [root], 12)[0]
+    root = root_of(chess.Board(MIDDLEGAME))
+    found = search_root(root, 12, salt=3)
     values_A = move_values(root, found)
     seen = found.visits > 0
     assert 0 < seen.sum() < len(seen)
@@ -65,11 +76,10 @@ def test_unvisited_moves_have_the_mean_value_of_all_visits() -> None:
     assert len(values_A) == LABELS
 
 
-def test_without_visits_moves_have_the_evaluator_s_value_except_mates() -> None:
+def test_without_visits_moves_have_the_root_s_value_except_mates() -> None:
     board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1")  # Ra8#
     root = root_of(board, value=0.25)
-    found = search_roots(Search(Hashed(), SearchConfig(simulations=8)), [root], 8)[0]
-    values_A = move_values(root, found)
+    values_A = move_values(root, search_root(root, 8, salt=0))
     by_move = {move.uci(): values_A[label_of(move, board.turn)] for move in board.legal_moves}
     assert by_move.pop("a1a8") == 1.0
     assert list(by_move.values()) == pytest.approx([0.25] * len(by_move))
@@ -78,7 +88,7 @@ def test_without_visits_moves_have_the_evaluator_s_value_except_mates() -> None:
 def test_a_promotion_has_the_value_of_its_best_piece() -> None:
     board = chess.Board("7k/4P2p/6pP/8/8/8/8/4K3 w - - 0 1")
     root = root_of(board)
-    found = search_roots(Search(Hashed(salt=5), SearchConfig(simulations=400)), [root], 400)[0]
+    found = search_root(root, 400, salt=5)
     values = by_uci(found, board.turn, "values")
     pieces = [values[f"e7e8{piece}"] for piece in "nbrq"]
     label = label_of(chess.Move.from_uci("e7e8q"), board.turn)
@@ -87,7 +97,7 @@ def test_a_promotion_has_the_value_of_its_best_piece() -> None:
 
 
 def test_a_correction_is_interpolated_between_ratings_and_constant_outside() -> None:
-    found = Correction([1000, 2000], [0.0, 4.0], [1.0, 1.5])
-    weight_N, sharpness_N = found.interpolate(np.array([400, 1250, 2000, 3000, 0]))
-    assert weight_N.tolist() == [0.0, 1.0, 4.0, 4.0, 2.0], "an unknown rating is taken for 1500"
+    correction = Correction([1000, 2000], [0.0, 4.0], [1.0, 1.5])
+    weight_N, sharpness_N = correction.interpolate(np.array([400, 1250, 2000, 3000, 0]))
+    assert weight_N.tolist() == [0.0, 1.0, 4.0, 4.0, 2.0], "an unknown rating counts as 1500"
     assert sharpness_N.tolist() == [1.0, 1.125, 1.5, 1.5, 1.25]

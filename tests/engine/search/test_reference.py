@@ -1,4 +1,4 @@
-"""Compare whole trees with the slow search of reference.py, for all settings."""
+"""Compare whole trees with those of the slow search in reference.py, for all settings."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,14 +11,22 @@ from engine.encoding.planes import label_of
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.human import HumanRoot, human_config, search_roots
-from engine.search.results import edges_of
+from engine.search.results import get_edges
 from engine.search.tree import Forest
 from tests.engine.search import reference
-from tests.engine.search.stubs import MIDDLE, Hashed, begin, board_of, by_uci, planes_of, ucis
+from tests.engine.search.stubs import (
+    MIDDLEGAME,
+    HashEvaluator,
+    board_of,
+    by_uci,
+    list_ucis,
+    planes_of,
+    start_board,
+)
 
 OPENINGS = [
     board_of(chess.STARTING_FEN),
-    board_of(MIDDLE),
+    board_of(MIDDLEGAME),
     board_of("r3k2r/pppq1ppp/2npbn2/2b1p3/2B1P3/2NPBN2/PPPQ1PPP/R3K2R b KQkq - 4 8"),
     board_of("8/8/4k3/3p4/3P4/4K3/8/8 w - - 0 1", "e3d3 e6d6 d3e3 d6e6"),  # close to repetitions
     board_of("8/8/4k3/3p4/3P4/4K3/8/8 w - - 95 90"),  # close to fifty moves
@@ -52,11 +60,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def assert_same_tree(forest: Forest, slot: int, number: int, node: reference.Node) -> int:
-    """Compare visits and values of all edges below a node; return the number of its positions."""
-    edges = edges_of(forest, slot, number)
+    """Compare visits, values and priors of all edges below a node; return the number of nodes."""
+    edges = get_edges(forest, slot, number)
     labels = [label_of(move, node.board.turn) for move in node.moves]
-    place = {label: index for index, label in enumerate(edges["label"].tolist())}
-    order = [place[label] for label in labels]
+    edge_of = {label: index for index, label in enumerate(edges["label"].tolist())}
+    order = [edge_of[label] for label in labels]
     assert edges["visits"][order].tolist() == node.finished.tolist(), node.board.fen()
     assert not edges["in_flight"].any()
     sums = [node.children[i].value_sum if i in node.children else 0 for i in range(len(labels))]
@@ -75,18 +83,17 @@ CASES += [("default", 2), ("all", 1), ("gumbel", 2)]
 CASES += [(name, 3) for name, options in SETTINGS.items() if "repetition_penalty" in options]
 # a single root move proves the draw by fifty moves, but the reference has no proofs
 PROVEN = {("gumbel of one", 4)}
-FURTHER = {(name, (number + 2) % len(OPENINGS)) for number, name in enumerate(SETTINGS)}.difference(
-    CASES, PROVEN
-)
-CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in sorted(FURTHER)]
+SLOW_CASES = {(name, (number + 2) % len(OPENINGS)) for number, name in enumerate(SETTINGS)}
+SLOW_CASES -= {*CASES, *PROVEN}
+CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in sorted(SLOW_CASES)]
 
 
 @pytest.mark.parametrize(("name", "opening"), CASES)
 def test_trees_are_those_of_the_slow_search(name: str, opening: int) -> None:
     config = SearchConfig(**{"simulations": 120, "policy_temperature": 1.0} | SETTINGS[name])
-    board, evaluator = OPENINGS[opening], Hashed(salt=opening)
+    board, evaluator = OPENINGS[opening], HashEvaluator(salt=opening)
     search = Search(evaluator, config)
-    begin(search, 0, board)
+    start_board(search, 0, board)
     search.run()
     node = reference.search(board, evaluator, config)
     positions = assert_same_tree(search._forest, 0, 0, node)
@@ -95,27 +102,25 @@ def test_trees_are_those_of_the_slow_search(name: str, opening: int) -> None:
     assert root.value == pytest.approx(node.value_sum / node.visits, abs=1e-5)
     shares = node.finished / node.finished.sum()
     if config.algorithm == "gumbel":
-        shares = reference.improved(node, config)
+        shares = reference.improve_policy(node, config)
     expected = dict(zip([move.uci() for move in node.moves], shares.tolist(), strict=True))
     assert by_uci(root, board.turn, "improved") == pytest.approx(expected, abs=1e-5)
 
 
 def test_every_setting_changes_the_tree() -> None:
-    """Check that the test above does not compare the same tree again and again."""
     trees = set()
     for name, options in SETTINGS.items():
-        search = Search(Hashed(), SearchConfig(**{"simulations": 120} | options))
-        begin(search, 0, OPENINGS[3] if "repetition" in name else OPENINGS[1])
+        search = Search(HashEvaluator(), SearchConfig(**{"simulations": 120} | options))
+        start_board(search, 0, OPENINGS[3] if "repetition" in name else OPENINGS[1])
         search.run()
         trees.add(str(search.root().visits.tolist()))
     assert len(trees) == len(SETTINGS)
 
 
-def test_human_search_is_that_of_the_slow_search() -> None:
-    """The caller's policy is used only at the root, whatever the other slots search."""
-    evaluator, own = Hashed(salt=5), Hashed(salt=9)
+def test_human_search_uses_the_caller_s_policy_at_roots_like_the_slow_search() -> None:
+    evaluator, root_evaluator = HashEvaluator(salt=5), HashEvaluator(salt=9)
     search = Search(evaluator, human_config(64), games=len(OPENINGS))
-    answers = [own(planes_of(board)[None]) for board in OPENINGS]
+    answers = [root_evaluator(planes_of(board)[None]) for board in OPENINGS]
     roots = [
         HumanRoot(*position_and_history(board), logits[0], wdl[0])
         for board, (logits, wdl) in zip(OPENINGS, answers, strict=True)
@@ -125,4 +130,4 @@ def test_human_search_is_that_of_the_slow_search() -> None:
     for slot, (board, answer) in enumerate(zip(OPENINGS, answers, strict=True)):
         node = reference.search(board, evaluator, config, answer)
         assert assert_same_tree(search._forest, slot, 0, node) > 8
-        assert set(ucis(search.root(slot), board.turn)) == {move.uci() for move in node.moves}
+        assert set(list_ucis(search.root(slot), board.turn)) == {move.uci() for move in node.moves}

@@ -1,4 +1,4 @@
-"""Mates: found at the root without search, proven by a uniform search, never wrong."""
+"""Mates: found at the root without search, proven by a uniform search, and never wrong."""
 
 import csv
 from collections.abc import Callable, Iterator
@@ -8,14 +8,13 @@ from typing import Any
 import chess
 import pytest
 
-from engine.board.rules import MATE
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
 from tests.conftest import shared_data
-from tests.engine.search.stubs import begin, by_uci, chosen, play, searched
+from tests.engine.search.stubs import by_uci, choose_uci, search_board, start_board
 
 BREADTH = {"fpu_reduction": 0.0}
-"""Without the reduction, a uniform search tries every move early."""
+"""Options with which a uniform search tries every move early."""
 
 
 @cache
@@ -28,7 +27,7 @@ def fen_of(line: str) -> str:
 
 
 def positions_with_mate(relative: str, moves: int) -> list[str]:
-    """Return FENs in which the mover mates in `moves` moves, or is mated if it is negative."""
+    """Return FENs in which the mover mates in `moves` moves or, if negative, is mated."""
     return [fen_of(line) for line in lines_of(relative) if f"bm #{moves};" in line]
 
 
@@ -46,21 +45,21 @@ def puzzles(theme: str) -> list[str]:
 def solve(
     fens: list[str], simulations: int, games: int = 40, **options: Any
 ) -> Iterator[tuple[chess.Board, Search, int]]:
-    """Search positions together, and yield (board, search, slot)."""
+    """Search positions, `games` at a time, and yield (board, search, slot) of each."""
     for start in range(0, len(fens), games):
         part = fens[start : start + games]
         config = SearchConfig(simulations=simulations, nodes=simulations + 16, **options)
         search = Search(uniform, config, games=len(part))
         boards = [chess.Board(fen) for fen in part]
         for slot, board in enumerate(boards):
-            begin(search, slot, board)
+            start_board(search, slot, board)
         search.run()
         for slot, board in enumerate(boards):
             yield board, search, slot
 
 
 def forces_mate_in_two(board: chess.Board, uci: str) -> bool:
-    """Return whether there are replies to a move, and each one allows a mate in one."""
+    """Return whether every reply to a move, and there is one, allows a mate in one."""
 
     def has_mate(after: chess.Board) -> bool:
         for move in list(after.legal_moves):
@@ -94,7 +93,7 @@ def test_every_mating_move_is_recognized_at_the_root(every: int) -> None:
         search = Search(uniform, SearchConfig(simulations=16), games=len(part))
         boards = [chess.Board(fen_of(line)) for line in part]
         for slot, board in enumerate(boards):
-            begin(search, slot, board)
+            start_board(search, slot, board)
         search.run()
         assert (search.evaluations, search.simulations) == (0, 0), "found without an evaluation"
         for slot, (line, board) in enumerate(zip(part, boards, strict=True)):
@@ -104,15 +103,15 @@ def test_every_mating_move_is_recognized_at_the_root(every: int) -> None:
                 found = by_uci(root, board.turn, field)
                 assert {uci for uci, number in found.items() if number == 1} == wanted, line
             assert (root.mate, root.value, root.draw) == (1, 1.0, 0.0)
-            assert chosen(search, slot, board.turn) in wanted
-            assert chosen(search, slot, board.turn, temperature=1.0) in wanted
+            assert choose_uci(search, slot, board.turn) in wanted
+            assert choose_uci(search, slot, board.turn, temperature=1.0) in wanted
 
 
 GUMBEL = {"algorithm": "gumbel", "max_considered_actions": 64}
 
 
 @pytest.mark.parametrize(
-    ("fens", "simulations", "options", "least"),
+    ("fens", "simulations", "options", "min_share"),
     [
         (lambda: puzzles("mateIn2")[:30], 4000, BREADTH, 1.0),
         (lambda: puzzles("mateIn2")[:10], 4000, GUMBEL, 0.5),
@@ -125,7 +124,7 @@ GUMBEL = {"algorithm": "gumbel", "max_considered_actions": 64}
     ],
 )
 def test_mates_in_two_are_proven(
-    fens: Callable[[], list[str]], simulations: int, options: dict[str, Any], least: float
+    fens: Callable[[], list[str]], simulations: int, options: dict[str, Any], min_share: float
 ) -> None:
     solved = []
     for board, search, slot in solve(fens(), simulations, **options):
@@ -133,20 +132,19 @@ def test_mates_in_two_are_proven(
         solved.append(root.mate != 0)
         if root.mate == 0:
             continue
-        assert root.mate >= 3, "nothing shorter is there"
+        assert root.mate >= 3, "there is no shorter mate"
         assert root.value == 1.0
         mates = by_uci(root, board.turn, "mates")
         for uci, plies in mates.items():
             if plies == 3:  # longer mates would take too long to check
                 assert forces_mate_in_two(board, uci), f"{board.fen()} {uci}"
-        assert mates[chosen(search, slot, board.turn)] == root.mate
+        assert mates[choose_uci(search, slot, board.turn)] == root.mate
         assert len(search.line(slot)) == root.mate
     assert len(solved) >= 10
-    assert sum(solved) >= least * len(solved)
+    assert sum(solved) >= min_share * len(solved)
 
 
 def test_no_mate_is_reported_shorter_than_it_is():
-    """In positions with known mates, no shorter mate is proven, and the right side wins."""
     proven = 0
     for moves in (2, 3, 4, -1, -2, -3):
         file = "matetrack" if moves > 0 else "matedtrack"
@@ -154,29 +152,23 @@ def test_no_mate_is_reported_shorter_than_it_is():
         for board, search, slot in solve(fens, 2000, **BREADTH):
             root = search.root(slot)
             assert root.mate == 0 or (root.mate > 0) == (moves > 0), board.fen()
-            least = 2 * moves - 1 if moves > 0 else -2 * moves
-            assert root.mate == 0 or abs(root.mate) >= least, board.fen()
+            plies = 2 * moves - 1 if moves > 0 else -2 * moves
+            assert root.mate == 0 or abs(root.mate) >= plies, board.fen()
             proven += root.mate != 0
             if moves == -1:
                 assert (root.mate, root.value) == (-2, -1.0), board.fen()
                 assert set(root.mates.tolist()) == {-2}
-                assert chosen(search, slot, board.turn) in map(chess.Move.uci, board.legal_moves)
+                assert choose_uci(search, slot, board.turn) in map(
+                    chess.Move.uci, board.legal_moves
+                )
     assert proven >= 12
 
 
 def test_a_lost_side_chooses_the_slowest_loss():
-    """Ke1 allows Rb1 mate; Kc1 lives until Rbb2, Kd1, Rb1 mate."""
-    search, root = searched("7k/8/8/8/8/1r6/r7/3K4 w - - 0 1", uniform, simulations=6000, **BREADTH)
+    # Ke1 allows Rb1 mate, and Kc1 allows Rbb2, Kd1, Rb1 mate
+    search, root = search_board(
+        "7k/8/8/8/8/1r6/r7/3K4 w - - 0 1", uniform, simulations=6000, **BREADTH
+    )
     assert by_uci(root, chess.WHITE, "mates") == {"d1e1": -2, "d1c1": -4}
     assert root.mate == -4
-    assert chosen(search, 0, chess.WHITE) == "d1c1"
-
-
-def test_after_the_mating_move_the_game_is_over():
-    board = chess.Board("6k1/5ppp/8/8/8/8/8/KR6 w - - 0 1")
-    search, root = searched(board, uniform, simulations=10)
-    assert (root.mate, chosen(search, 0, chess.WHITE)) == (1, "b1b8")
-    play(search, 0, board, "b1b8")
-    assert search.outcome() == MATE
-    search.run()
-    assert search.root().value == -1.0
+    assert choose_uci(search, 0, chess.WHITE) == "d1c1"

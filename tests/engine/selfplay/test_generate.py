@@ -1,4 +1,4 @@
-"""Self-play: independence of the width, starts, temperature, resignation, stop.
+"""Self-play games: independence of the width, starts, temperature, resignation, stop.
 
 tests/pipeline/selfplay replays games with python-chess.
 """
@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from engine.board.position import from_fen
-from engine.board.rules import MATE, MATERIAL, STALEMATE
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import uniform
-from engine.search import SearchConfig
+from engine.search import Search, SearchConfig
 from engine.selfplay import generate
 from engine.selfplay.generate import (
     ENDINGS,
@@ -23,32 +22,33 @@ from engine.selfplay.generate import (
     SelfPlayConfig,
     SelfPlayError,
     play_games,
+    read_search_result,
 )
 
 SEARCH = SearchConfig(simulations=8, dirichlet_fraction=0.25)
 QUICK = SelfPlayConfig(width=16, most_plies=60)
 
 
-def told(games: Iterable[Game]) -> dict[int, str]:
-    """Return all results of each game as a text, by number."""
+def describe_games(games: Iterable[Game]) -> dict[int, str]:
+    """Return moves, search results and ending of each game as a text, by number."""
 
-    def show(search: SearchResult | None) -> object:
+    def describe(search: SearchResult | None) -> object:
         if search is None:
             return None
         shares = search.labels.tolist(), search.shares.tolist()
         return *shares, search.value, search.best_value, search.simulations
 
-    found = {}
+    texts = {}
     for game in games:
-        moves = game.labels, game.promotions, list(map(show, game.searches))
-        found[game.number] = str((*moves, game.ending, game.result, game.resign_ply))
-    return found
+        moves = game.labels, game.promotions, list(map(describe, game.searches))
+        texts[game.number] = str((*moves, game.ending, game.result, game.resign_ply))
+    return texts
 
 
 def test_games_do_not_depend_on_the_width():
     def play(width: int, games: Iterable[int] | int, seed: int = 0) -> dict[int, str]:
         config = SelfPlayConfig(width=width, most_plies=24)
-        return told(play_games(uniform, SEARCH, config, games=games, seed=seed))
+        return describe_games(play_games(uniform, SEARCH, config, games=games, seed=seed))
 
     alone = play(1, 12)
     assert alone == play(5, 12) == play(64, 12)
@@ -57,25 +57,14 @@ def test_games_do_not_depend_on_the_width():
     assert not set(play(7, 5, seed=1).values()) & set(alone.values())
 
 
-def test_games_start_at_the_given_positions():
-    fens = [
-        "4k3/8/4K3/8/8/8/8/R7 w - - 0 1",
-        "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1",
-        "8/8/4k3/8/8/4K3/8/8 w - - 0 1",
-    ]
-    starts = [from_fen(fen) for fen in fens]
-    games = {
-        game.number: game for game in play_games(uniform, SEARCH, QUICK, games=6, starts=starts)
-    }
-    for number, game in games.items():
-        assert game.start.tolist() == from_fen(fens[number % 3]).tolist()
-    assert [(len(games[n].labels), games[n].ending, games[n].result) for n in (0, 1, 2)] == [
-        (1, MATE, 1),
-        (0, STALEMATE, 0),
-        (0, MATERIAL, 0),
-    ]
-    mate = games[3].searches[0]
-    assert (len(mate.labels), mate.shares.tolist(), mate.value) == (1, [1.0], 1.0)
+def test_at_a_won_root_the_chosen_move_has_all_shares():
+    search = Search(uniform, SEARCH)
+    search.start(0, from_fen("4k3/8/4K3/8/8/8/8/R7 w - - 0 1"))
+    search.run()
+    (label,), (promotion,) = search.choose()
+    result = read_search_result(search.root(), label, promotion)
+    assert (result.labels.tolist(), result.shares.tolist()) == ([label], [1.0])
+    assert (result.value, result.best_value) == (1.0, 1.0)
 
 
 def test_the_temperature_cools_by_ply_and_settings_are_checked():
@@ -91,16 +80,16 @@ def test_the_temperature_cools_by_ply_and_settings_are_checked():
 def test_batches_stay_full_and_a_stop_discards_unfinished_games():
     sizes = []
 
-    def watched(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def record_size(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sizes.append(len(planes_BP))
         return uniform(planes_BP)
 
     config = SelfPlayConfig(width=16, most_plies=10)
-    assert len(list(play_games(watched, SearchConfig(simulations=8), config, games=64))) == 64
+    assert len(list(play_games(record_size, SearchConfig(simulations=8), config, games=64))) == 64
     assert sum(size == 16 for size in sizes) > 0.9 * len(sizes)
-    asked = iter([False] * 10 + [True] * 10)
+    answers = iter([False] * 10 + [True] * 10)
     config = SelfPlayConfig(width=4, most_plies=5)
-    games = list(play_games(uniform, SEARCH, config, games=100, stop=lambda: next(asked)))
+    games = list(play_games(uniform, SEARCH, config, games=100, stop=lambda: next(answers)))
     assert [len(game.labels) for game in games] == [5] * 8
     assert set(ENDINGS) >= {game.ending for game in games}
 
@@ -113,14 +102,11 @@ def test_only_temperature_and_noise_make_games_different():
     games = list(play_games(handwritten.evaluate, SearchConfig(simulations=8), lively, games=6))
     assert len({str(game.labels[:8]) for game in games}) == 6
     for game in games:
-        for label, searched in zip(game.labels[8:], game.searches[8:], strict=True):
-            assert searched.shares[searched.labels == label].max() == searched.shares.max()
+        for label, result in zip(game.labels[8:], game.searches[8:], strict=True):
+            assert result.shares[result.labels == label].max() == result.shares.max()
 
 
-LOST = from_fen("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")
-
-
-def test_a_random_number_of_opening_moves_is_sampled_without_search():
+def test_a_random_number_of_first_moves_is_sampled_without_search():
     gumbel = SearchConfig(algorithm="gumbel", simulations=16, max_considered_actions=8)
     config = SelfPlayConfig(width=16, most_plies=10, sampled_plies=6)
     games = list(play_games(handwritten.evaluate, gumbel, config, games=32))
@@ -129,32 +115,24 @@ def test_a_random_number_of_opening_moves_is_sampled_without_search():
         sampled.append(sum(search is None for search in game.searches))
         assert None not in game.searches[sampled[-1] :]
     assert set(sampled) == set(range(7))
-    again = told(
-        play_games(handwritten.evaluate, gumbel, replace(config, width=3), games=range(7, 12))
-    )
-    assert again == {number: told(games)[number] for number in range(7, 12)}
+    narrow = replace(config, width=3)
+    again = play_games(handwritten.evaluate, gumbel, narrow, games=range(7, 12))
+    texts = describe_games(games)
+    assert describe_games(again) == {number: texts[number] for number in range(7, 12)}
 
 
-def test_games_without_resignation_show_wrong_resignations(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    start = [from_fen("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), LOST]
-    config = SelfPlayConfig(width=8, most_plies=80, resign=0.3)
+def test_games_without_resignation_show_wrong_resignations(monkeypatch: pytest.MonkeyPatch):
+    config = SelfPlayConfig(width=8, opening_plies=60, most_plies=60, resign=0.2)
 
-    played = next(play_games(handwritten.evaluate, SEARCH, QUICK, games=1, starts=[LOST]))
-    assert played.ending == MATE, "nobody resigns unless told to"
+    def play(disabled_share: float) -> dict[int, Game]:
+        monkeypatch.setattr(generate, "RESIGN_DISABLED_SHARE", disabled_share)
+        games = play_games(handwritten.evaluate, SEARCH, config, games=40)
+        return {game.number: game for game in games}
 
-    def play(played_on: float) -> dict[int, Game]:
-        monkeypatch.setattr(generate, "RESIGN_DISABLED_SHARE", played_on)
-        return {
-            game.number: game
-            for game in play_games(handwritten.evaluate, SEARCH, config, games=40, starts=start)
-        }
-
-    monkeypatch.setattr(generate, "RESIGN_PLIES", 0)
+    monkeypatch.setattr(generate, "MIN_RESIGN_PLIES", 0)
     resigned, games = play(0.0), play(0.5)
     assert len([game for game in games.values() if game.resign_ply is not None]) in range(8, 33)
-    false = 0
+    wrong = 0
     for number, game in games.items():
         before = resigned[number]
         if game.resign_ply is None:
@@ -163,8 +141,6 @@ def test_games_without_resignation_show_wrong_resignations(
         assert before.ending == RESIGNED
         assert game.resign_ply == len(before.labels)
         assert game.labels[: game.resign_ply] == before.labels
-        assert game.resign_was_wrong == (game.result != before.result), (
-            "who did not lose after all gave up falsely"
-        )
-        false += game.resign_was_wrong
-    assert 0 < false < 20
+        assert game.resign_was_wrong == (game.result != before.result)
+        wrong += game.resign_was_wrong
+    assert 0 < wrong < 33

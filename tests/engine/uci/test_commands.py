@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.board.position import FenError
-from engine.evaluation.evaluator import centipawns
+from engine.evaluation.evaluator import to_centipawns
 from engine.player.boards import parse_playable
 from engine.search.tree import tree_bytes
 from engine.uci.commands import (
@@ -15,17 +15,17 @@ from engine.uci.commands import (
     parse_go,
     parse_option,
     parse_position,
-    split,
+    split_command,
 )
 from engine.uci.job import format_score, format_wdl
-from engine.uci.options import OPTION_SPECS, Options, describe_options, max_nodes_in, set_option
+from engine.uci.options import OPTION_SPECS, Options, count_nodes_in, describe_options, set_option
 
 HUGE = 2**63 - 1
-READ = [
-    (split, "isready", ("isready", "")),
-    (split, "  go\tnodes 5 \r\n", ("go", "nodes 5")),
-    (split, "joho debug on", ("debug", "on")),
-    (split, "   \n", ("", "")),
+PARSED = [
+    (split_command, "isready", ("isready", "")),
+    (split_command, "  go\tnodes 5 \r\n", ("go", "nodes 5")),
+    (split_command, "joho debug on", ("debug", "on")),
+    (split_command, "   \n", ("", "")),
     (
         parse_go,
         "searchmoves e2e4 d2d4 wtime 1000 btime -20 winc 5 binc 6 movestogo 7",
@@ -33,7 +33,7 @@ READ = [
     ),
     (parse_go, "depth 8 mate 2 ponder", Go(depth=8, mate=2, ponder=True)),
     (parse_go, "movetime 11.7", Go(movetime=11)),
-    # an invalid number counts as 0, so that the answer is immediate
+    # an invalid number is read as 0, so that the answer is immediate
     *((parse_go, text, Go(movetime=0)) for text in ("movetime", "movetime abc", "movetime nan")),
     (parse_go, "nodes infinite wtime 5", Go(nodes=0, infinite=True, wtime=5)),
     (parse_go, "nodes 99999999999999999999999999", Go(nodes=HUGE)),
@@ -46,21 +46,21 @@ READ = [
     (parse_option, "name Clear Hash", ("Clear Hash", None)),
     *((parse_position, text, None) for text in ("", "fen", "moves e2e4", "startpos2")),
     (parse_option, "Hash 3", None),
-    (split, "\x00ärger " * 100_000, None),
+    (split_command, "\x00ärger " * 100_000, None),
 ]
 
 
 @pytest.mark.parametrize(
-    ("parse", "text", "wanted"), READ, ids=lambda part: getattr(part, "__name__", str(part)[:40])
+    ("parse", "text", "wanted"), PARSED, ids=lambda part: getattr(part, "__name__", str(part)[:40])
 )
 def test_commands_are_parsed_or_rejected(parse, text: str, wanted: object) -> None:
     if wanted is not None:
         assert parse(text) == wanted
         return
-    with pytest.raises(CommandError) as refused:
+    with pytest.raises(CommandError) as caught:
         parse(text)
-    assert len(str(refused.value)) < 500
-    assert str(refused.value).isascii()
+    assert len(str(caught.value)) < 500
+    assert str(caught.value).isascii()
 
 
 WORDS = ("nodes", "wtime", "depth", "infinite", "ponder", "searchmoves", "e2e4", "0000", "-1", "")
@@ -76,9 +76,9 @@ def test_any_words_after_go_are_parsed(words: list[str]) -> None:
 def test_every_option_is_described_and_can_be_set() -> None:
     assert tuple(OPTION_SPECS) == Options.__slots__
     assert len(describe_options(Options())) == len(OPTION_SPECS)
-    given = {int: ("1", 1), bool: ("true", True), float: ("0.5", 0.5), str: ("/net", "/net")}
+    values = {int: ("1", 1), bool: ("true", True), float: ("0.5", 0.5), str: ("/net", "/net")}
     for field, row in OPTION_SPECS.items():
-        text, value = given[type(getattr(Options(), field))]
+        text, value = values[type(getattr(Options(), field))]
         if row.choices:
             text, value = row.choices[-1].upper(), row.choices[-1]
         elif row.minimum > 1:
@@ -91,13 +91,13 @@ def test_every_option_is_described_and_can_be_set() -> None:
 @pytest.mark.parametrize("megabytes", [4, 512, 65536])
 def test_hash_bounds_the_tree_and_its_scratch_memory(megabytes: int) -> None:
     memory = megabytes << 20
-    assert 2 * tree_bytes(max_nodes_in(memory)) <= memory
-    assert 2 * tree_bytes(max_nodes_in(memory) + 2) > memory
+    assert 2 * tree_bytes(count_nodes_in(memory)) <= memory
+    assert 2 * tree_bytes(count_nodes_in(memory) + 2) > memory
 
 
 def test_scores_are_the_centipawns_of_lc0_or_mates_in_moves() -> None:
     for value, wanted in ((0.0, 0), (0.5, 89), (-0.9, -546), (1.0, 12780), (1.0000001, 12780)):
-        assert centipawns(value) == wanted
+        assert to_centipawns(value) == wanted
     mates = {1: "mate 1", 3: "mate 2", 5: "mate 3", -2: "mate -1", -4: "mate -2", 0: "cp 0"}
     assert {plies: format_score(0.0, plies) for plies in mates} == mates
 
@@ -122,7 +122,7 @@ def test_a_repeated_longer_position_adds_only_its_new_moves() -> None:
     assert game.board.fen() == "4k3/8/8/8/8/8/8/5RK1 b - - 1 1"
 
 
-def test_chess960_rights_are_errors_and_rights_without_a_rook_are_dropped_with_a_note() -> None:
+def test_chess960_rights_are_errors_but_rights_without_a_rook_are_dropped_with_a_note() -> None:
     game = GameState()
     for rights in ("FBfb", "FB", "b"):
         with pytest.raises(FenError, match="Chess960"):

@@ -1,4 +1,4 @@
-"""The UCI engine answers every `go` once, with a legal move, in time, and ends when told to."""
+"""The UCI engine: one legal answer to every `go`, in time, and an end when it is asked for."""
 
 import threading
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.evaluation.evaluator import Evaluator, uniform
+from tests.engine.search.stubs import board_of
 from tests.engine.uci.test_transcripts import MATE_IN_ONE, MATED, STALEMATED
 from tests.engine.uci.uci_talk import Counting, Talk, last_info
 from tests.waiting import LONG
@@ -21,19 +22,6 @@ QUIET = "position startpos moves e2e4 e7e5 g1f3 b8c6"
 def talk() -> Iterator[Talk]:
     with Talk() as talk:
         yield talk
-
-
-def test_uci_names_the_engine_and_its_options(talk: Talk) -> None:
-    talk.say("uci")
-    lines = talk.until("uciok")
-    assert lines[0].startswith("id name Fianchetto")
-    assert lines[1].startswith("id author ")
-    names = {line.removeprefix("option name ").partition(" type ")[0] for line in lines[2:-1]}
-    assert names == {
-        *("Threads", "Hash", "MultiPV", "Ponder", "UCI_ShowWDL", "Style", "Rating", "Game Speed"),
-        *("Simulations", "CPuct", "Temperature", "Seed", "Leaves", "Move Overhead", "Checkpoint"),
-        *("UCI_LimitStrength", "UCI_Elo"),
-    }
 
 
 def test_the_last_info_line_has_all_fields_and_the_requested_nodes() -> None:
@@ -75,7 +63,7 @@ def test_stop_ends_the_search_after_the_current_round() -> None:
         (MATED, "go ponder nodes 5"),
     ],
 )
-def test_no_answer_before_stop(fen: str, go: str) -> None:
+def test_a_ponder_or_infinite_search_answers_only_after_stop(fen: str, go: str) -> None:
     counting = Counting(0.002)
     with Talk(counting) as talk:
         if is_timed := "wtime" in go:
@@ -96,19 +84,19 @@ def test_no_answer_before_stop(fen: str, go: str) -> None:
 def test_ponderhit_starts_the_movers_clock() -> None:
     counting = Counting(0.002)
     with Talk(counting) as talk:
-        counting.hold_after(250)  # 0.5 s
+        counting.hold_after(250)  # 0.5 s, more than the time for the move
         talk.say(QUIET, "go ponder movetime 300")
         counting.wait_until_held()
         assert not [line for line in talk.sync("ponderhit") if line.startswith("bestmove")]
-        hit = counting.clock.now
+        ponderhit = counting.clock.now
         counting.release()
         assert int(last_info(talk.until("bestmove"))["nodes"]) > 250
-        assert 0.25 < counting.clock.now - hit <= 0.3
+        assert 0.25 < counting.clock.now - ponderhit <= 0.3
         talk.say("position startpos moves e2e4 e7e5", "go ponder nodes 3")
         talk.until("info depth")
         evaluated = counting.rows
         talk.best("ponderhit")
-        assert counting.rows == evaluated, "the search had ended"
+        assert counting.rows == evaluated, "the search had ended before"
 
 
 WITHOUT_TIME = ("wtime 1 btime 1", "wtime 1 btime 1 winc 1 binc 1", "wtime 0 btime 0")
@@ -116,7 +104,7 @@ WITHOUT_TIME += ("wtime -50 btime -50 movestogo 1", "movetime 1", "movetime 0", 
 WITHOUT_TIME += ("nodes 0", "depth 0", "movetime", "wtime x btime x")
 
 
-def test_without_time_the_answer_takes_two_batches_at_most() -> None:
+def test_without_time_an_answer_takes_at_most_two_batches() -> None:
     counting = Counting(0.05)
     with Talk(counting) as talk:
         for limits in WITHOUT_TIME:
@@ -125,7 +113,7 @@ def test_without_time_the_answer_takes_two_batches_at_most() -> None:
             assert len(counting.batches) - evaluated <= 2, limits
 
 
-def test_moves_are_in_time_if_rounds_are_long() -> None:
+def test_moves_are_in_time_even_if_rounds_are_long() -> None:
     counting = Counting(0.4)
     with Talk(counting) as talk:
         evaluated = counting.rows
@@ -134,9 +122,9 @@ def test_moves_are_in_time_if_rounds_are_long() -> None:
         assert counting.rows == evaluated
         counting.seconds = 0.03
         for _ in range(3):
-            said = counting.clock.now
+            start_time = counting.clock.now
             talk.best("position startpos", "go movetime 300")
-            assert counting.clock.now - said < 0.3
+            assert counting.clock.now - start_time < 0.3
 
 
 def test_a_new_tree_is_searched_on_a_clock_as_with_movetime() -> None:
@@ -147,13 +135,13 @@ def test_a_new_tree_is_searched_on_a_clock_as_with_movetime() -> None:
             *("wtime 400 btime 400 movestogo 1", f"{clock} mate 3", "btime 8000"),
         ):
             info = last_info(talk.ask("ucinewgame", QUIET, f"go {limits}"))
-            milliseconds = int(info["time"]) + 20  # the overhead
+            milliseconds = int(info["time"]) + 20  # the default of Move Overhead
             timed = last_info(talk.ask("ucinewgame", QUIET, f"go movetime {milliseconds}"))
             assert int(info["nodes"]) >= max(int(timed["nodes"]) / 2, 20), limits
-        only = "position fen 7k/8/8/8/8/8/r7/7K w - - 0 1"
-        lines = talk.ask(only, "go wtime 600000 btime 600000")
+        one_move = "position fen 7k/8/8/8/8/8/r7/7K w - - 0 1"
+        lines = talk.ask(one_move, "go wtime 600000 btime 600000")
         assert lines[-1].split()[1] == "h1g1"
-        assert int(last_info(lines)["time"]) < 1000, "there is only one move"
+        assert int(last_info(lines)["time"]) < 1000, "a forced move is played at once"
 
 
 def test_several_leaves_are_evaluated_together_only_if_time_is_the_limit() -> None:
@@ -201,10 +189,10 @@ POSITIONS += tuple(f"fen {fen}" for fen in (MATE_IN_ONE, MATED, STALEMATED))
 SETTINGS = ("Hash value 1", "Hash value 2", "MultiPV value 3", "Style value policy", "")
 SETTINGS += ("Style value human", "Style value search", "UCI_LimitStrength value true")
 SETTINGS += ("UCI_LimitStrength value false", "Seed value 5")
-OTHERS = ("stop", "ponderhit", "ucinewgame", "isready", "uci", "debug off", "x", "")
-SAID = st.sampled_from(
+OTHER_COMMANDS = ("stop", "ponderhit", "ucinewgame", "isready", "uci", "debug off", "x", "")
+COMMANDS = st.sampled_from(
     [
-        *(GOES + OTHERS),
+        *(GOES + OTHER_COMMANDS),
         *(f"position {position}" for position in POSITIONS),
         *(f"setoption name {setting}" for setting in SETTINGS),
     ]
@@ -212,17 +200,14 @@ SAID = st.sampled_from(
 
 
 @settings(max_examples=60)
-@given(said=st.lists(SAID, max_size=12))
-def test_every_go_has_one_answer_between_any_commands(talk: Talk, said: list[str]) -> None:
-    talk.say(*said, "stop", "isready")
-    asked = sum(line.startswith("go") for line in said)
-    answers = 0
-    while answers < asked:
+@given(commands=st.lists(COMMANDS, max_size=12))
+def test_every_go_has_one_answer_between_any_commands(talk: Talk, commands: list[str]) -> None:
+    talk.say(*commands, "stop", "isready")
+    goes, answers = sum(line.startswith("go") for line in commands), 0
+    while answers < goes:
         answers += talk.until("bestmove")[-1].startswith("bestmove")
     talk.say("position startpos moves d2d4 d7d5", "go nodes 2")
-    board = chess.Board()
-    board.push_uci("d2d4")
-    board.push_uci("d7d5")
+    board = board_of(chess.STARTING_FEN, "d2d4 d7d5")
     assert chess.Move.from_uci(talk.until("bestmove")[-1].split()[1]) in board.legal_moves
     talk.say("isready")
     assert not [line for line in talk.until("readyok") if line.startswith("bestmove")]
@@ -240,7 +225,7 @@ def test_the_end_of_input_ends_an_infinite_search() -> None:
     ("end", "go"), [("quit", "go nodes 30"), (None, "go wtime 900 btime 900"), (None, "go")]
 )
 def test_a_go_during_loading_is_answered_before_the_engine_ends(end: str | None, go: str) -> None:
-    """Compiling takes a minute, and a script has sent all its commands by then."""
+    """Compiling takes a minute; a script has sent all its commands and closed its pipe by then."""
     loaded = threading.Event()
 
     def load(checkpoint: str | None, threads: int) -> Evaluator:
@@ -259,23 +244,17 @@ def test_a_go_during_loading_is_answered_before_the_engine_ends(end: str | None,
         assert talk.error is None
 
 
-def test_quit_waits_for_a_limited_search() -> None:
-    with Talk(Counting(0.001)) as talk:
-        talk.say("position startpos", "go nodes 500", "quit")
-        assert last_info(talk.until("bestmove"))["nodes"] == "500"
-
-
 def test_a_closed_output_ends_the_engine() -> None:
-    gone = threading.Event()
+    has_failed = threading.Event()
     with Talk() as talk:
 
-        def broken(text: str) -> None:
-            gone.set()
+        def fail(text: str) -> None:
+            has_failed.set()
             raise BrokenPipeError
 
-        talk.engine._write = broken
+        talk.engine._write = fail
         talk.say("position startpos", "go nodes 5")
-        assert gone.wait(LONG)
+        assert has_failed.wait(LONG)
         talk.say("isready")
         talk.end()
         assert isinstance(talk.error, BrokenPipeError)

@@ -1,4 +1,4 @@
-"""What GUIs send and expect: rejected positions, several lines, slow and failed loading."""
+"""What GUIs send and expect: rejected positions, several lines, slow loading, failures to load."""
 
 import threading
 
@@ -8,7 +8,7 @@ import pytest
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator, uniform
 from tests.engine.search.stubs import board_of
-from tests.engine.uci.test_options import calibrated
+from tests.engine.uci.test_options import count_calibrated
 from tests.engine.uci.uci_talk import Talk, words_of
 from tests.waiting import LONG
 
@@ -48,13 +48,13 @@ ANALYSES = [
 
 
 def test_en_croissant_shows_every_report() -> None:
-    """It sends FENs and no `isready` (src-tauri/src/chess.rs).
+    """It shows complete reports whose lines have one depth that never decreases.
 
-    It shows only complete reports whose lines have the same depth, which must not decrease.
+    It sends FENs and no `isready` (src-tauri/src/chess.rs).
     """
-    counting = calibrated(0.002)
+    counting = count_calibrated(0.002)
     with Talk(counting) as talk:
-        for multipv, style, fen, moves, go, least in ANALYSES:
+        for multipv, style, fen, moves, go, min_reports in ANALYSES:
             talk.say("setoption name UCI_Chess960 value false")
             options = (f"MultiPV value {multipv}", f"Style value {style}")
             talk.say(*(f"setoption name {option}" for option in options))
@@ -67,18 +67,18 @@ def test_en_croissant_shows_every_report() -> None:
                 talk.say("stop")
             else:
                 talk.say(go, *(["stop"] if go == "go infinite" else []))
-            shown = min(multipv, board_of(fen, moves).legal_moves.count())
+            width = min(multipv, board_of(fen, moves).legal_moves.count())
             lines = [line for line in talk.until("bestmove") if line.startswith("info depth")]
             fields = [words_of(line) for line in lines]
-            places = [int(one["multipv"]) for one in fields]
-            assert places == [*range(1, shown + 1)] * (len(lines) // shown)
-            assert len(lines) // shown >= least, (style, go)
-            depths = [int(one["depth"]) for one in fields]
+            ranks = [int(info["multipv"]) for info in fields]
+            assert ranks == [*range(1, width + 1)] * (len(lines) // width)
+            assert len(lines) // width >= min_reports, (style, go)
+            depths = [int(info["depth"]) for info in fields]
             assert depths == sorted(depths)
-            assert all(len(set(depths[at : at + shown])) == 1 for at in range(0, len(lines), shown))
+            assert all(len(set(depths[at : at + width])) == 1 for at in range(0, len(lines), width))
 
 
-def fail(checkpoint: str | None, threads: int) -> Evaluator:
+def fail_to_load(checkpoint: str | None, threads: int) -> Evaluator:
     raise UserError("there is no network")
 
 
@@ -115,7 +115,7 @@ def test_the_end_of_the_input_waits_for_readyok() -> None:
 
 @pytest.mark.parametrize("ask", ["isready", "go nodes 3"])
 def test_a_failure_to_load_ends_the_engine(ask: str) -> None:
-    with Talk(load=fail, ready=False) as talk:
+    with Talk(load=fail_to_load, ready=False) as talk:
         talk.say(ask)
         assert talk.until("info")[-1] == "info string there is no network"
         talk._thread.join(LONG)

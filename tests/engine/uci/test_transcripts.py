@@ -1,7 +1,7 @@
-"""Short conversations with the UCI engine, word for word.
+"""Short conversations with the UCI engine, line for line.
 
-`>` is a line to the engine. `<` is a pattern of its next line; `<<` skips lines up to one that
-matches. Every transcript ends with `isready`, and nothing but `readyok` may follow.
+`>` is a line to the engine. `<` is a pattern of its next line, and `<<` skips lines up to one that
+matches. After each transcript comes `isready`, and the engine may write only `readyok`.
 """
 
 import re
@@ -41,6 +41,7 @@ MISTAKES = {
     "x" * (3 << 20): "skipped a line of more than 1048576 bytes",
 }
 TRANSCRIPTS = [
+    ["> uci", "< id name Fianchetto.*", "< id author .*", "<< option name UCI_Elo .*", "<< uciok"],
     *(
         [f"> position fen {fen}", *go, f"< info depth 0 score {score}", r"< bestmove \(none\)"]
         for fen, score, goes in ((MATED, "mate 0", GOES), (STALEMATED, "cp 0", GOES[:1]))
@@ -80,7 +81,7 @@ TRANSCRIPTS = [
         *(f"{'<' * (1 + (place == 1))} info .* multipv {place} .*" for place in (1, 2, 3)),
         *(f"<< {MOVE}", "> setoption name MultiPV value 1"),
     ],
-    [  # the search continues in a full tree, and a depth out of reach ends it
+    [  # a search continues in a full tree, and an unreachable depth ends it
         *("> setoption name Hash value 1", "> setoption name Simulations value 4000"),
         *("> position startpos", "> go", "<< info .* nodes 4000 .* hashfull (9..|1000) .*"),
         *(f"<< {MOVE}", "> setoption name Simulations value 0", "> go depth 60", f"<< {MOVE}"),
@@ -111,5 +112,5 @@ def test_transcript(long_talk: Talk, transcript: list[str]) -> None:
     assert long_talk.sync() == []
 
 
-def test_bytes_that_are_not_utf_8_are_an_unknown_command(long_talk: Talk) -> None:
+def test_a_line_that_is_not_utf_8_is_an_unknown_command(long_talk: Talk) -> None:
     assert long_talk.complaint(b"\xff\x00\x80").startswith("unknown command")

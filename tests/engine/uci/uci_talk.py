@@ -1,4 +1,4 @@
-"""Talk to the UCI engine like a GUI; the engine runs in a thread of this process."""
+"""Talk to the UCI engine as a GUI does; the engine runs in a thread of this process."""
 
 import os
 import queue
@@ -16,7 +16,7 @@ from tests.waiting import LONG
 
 
 class FakeClock:
-    """A clock that only evaluations advance, so that searches do not depend on the machine."""
+    """Clock that only evaluations advance, so that no search depends on the machine's speed."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -26,10 +26,10 @@ class FakeClock:
 
 
 class Counting:
-    """An evaluator on a fake clock; it counts batches, and blocks or breaks when asked to."""
+    """Evaluator on a fake clock that counts batches, and blocks or fails when told to."""
 
     def __init__(self, seconds: float = 0.0, evaluator: Evaluator = uniform) -> None:
-        """Advance the clock by `seconds` per batch."""
+        """Create the evaluator; each batch advances the clock by `seconds`."""
         self.clock = FakeClock()
         self.evaluator = evaluator
         self.seconds = seconds
@@ -52,13 +52,13 @@ class Counting:
         return self.evaluator(planes_BP)
 
     def hold_after(self, batches: int) -> None:
-        """Block in the last of the next `batches` batches, until `release`."""
+        """Block in the last of the next `batches` batches until `release` is called."""
         self._held.clear()
         self._released.clear()
         self._hold_after = len(self.batches) + batches
 
     def wait_until_held(self) -> None:
-        """Wait until the evaluator is blocked: the search is in a round and its clock stands."""
+        """Wait until the evaluator is blocked: a round is running, and the clock stands still."""
         assert self._held.wait(LONG)
 
     def release(self) -> None:
@@ -67,17 +67,17 @@ class Counting:
 
 
 class Talk:
-    """A conversation, in a `with` block; it begins when the engine is ready."""
+    """Conversation with an engine, in a `with` block; it begins when the engine is ready."""
 
     def __init__(
         self, evaluator: Evaluator = uniform, *, load: Load | None = None, ready: bool = True
     ) -> None:
         reader, writer = os.pipe()
         self._input, self._output = os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0)
-        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.engine = Engine(
             load or (lambda checkpoint, threads: evaluator),
-            lambda text: self._heard.put(text.rstrip("\n")),
+            lambda text: self._received.put(text.rstrip("\n")),
             clock=getattr(evaluator, "clock", None) or time.monotonic,
         )
         self.error: Exception | None = None
@@ -112,25 +112,25 @@ class Talk:
         if not self._output.closed:
             self._output.close()
         self._thread.join(LONG)
-        assert not self._thread.is_alive(), "the engine ends when its input does"
+        assert not self._thread.is_alive(), "the engine must end when its input ends"
 
     def until(self, start: str) -> list[str]:
         """Return the engine's lines up to the first that begins with `start`."""
-        lines = [self._heard.get(timeout=LONG)]
+        lines = [self._received.get(timeout=LONG)]
         while not lines[-1].startswith(start):
-            lines.append(self._heard.get(timeout=LONG))
+            lines.append(self._received.get(timeout=LONG))
         return lines
 
     def drain(self) -> list[str]:
-        """Return the lines that have not been read yet, without waiting."""
+        """Return the lines that are waiting to be read."""
         lines = []
         with suppress(queue.Empty):
             while True:
-                lines.append(self._heard.get_nowait())
+                lines.append(self._received.get_nowait())
         return lines
 
     def sync(self, *lines: str) -> list[str]:
-        """Send lines, and return the engine's lines until it has processed all of them."""
+        """Send lines, and return what the engine writes until it has processed them."""
         self.say(*lines, "isready")
         return self.until("readyok")[:-1]
 
@@ -144,11 +144,11 @@ class Talk:
         return self.ask(*lines)[-1].split()[1]
 
     def complaint(self, line: str | bytes) -> str:
-        """Send an invalid line, and return its only answer, an `info string`."""
+        """Send an invalid line, and return the text of its only answer, an `info string`."""
         self.say(line)
-        (heard,) = self.sync()
-        assert heard.startswith("info string ")
-        return heard.removeprefix("info string ")
+        (answer,) = self.sync()
+        assert answer.startswith("info string ")
+        return answer.removeprefix("info string ")
 
 
 def words_of(info: str) -> dict[str, str]:

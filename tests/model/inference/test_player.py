@@ -209,14 +209,14 @@ def test_a_network_conditioned_on_speed_reads_the_time_control() -> None:
     moves, shares = one.policies(board, [1500], time_control="180+2")
     assert shares[0].tolist() == pytest.approx([blitz[move] for move in moves], abs=1e-6)
     for wrong in ("3 minutes", "180", 180, ""):
-        with pytest.raises(UserError, match=r"a time control is seconds, such as 180\+2"):
+        with pytest.raises(UserError, match="is not a time control: give seconds"):
             one.choose(board, time_control=wrong)  # type: ignore[arg-type]
     with pytest.raises(ConditionError, match="has no input 'base'"):
         player(TINY).choose(board, time_control="blitz")
     limit = Limit(base=300, increment=3)
     side = LocalSide(Contestant(name="one", evaluator=one.evaluator, limit=limit), 1)
     side.games[0] = 0
-    conditions = side._ask(MoveRequest(0, board, (299.0, 290.0))).conditions
+    conditions = side._convert_request(MoveRequest(0, board, (299.0, 290.0))).conditions
     assert conditions.columns() == {"clock": 299, "base": 300, "increment": 3}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.encoding.move_vocabularies import MoveIndexError, index_of, vocabulary
+from engine.encoding.move_vocabularies import MoveIndexError, find_indices, vocabulary
 from engine.encoding.planes import legal_mask
 from engine.encoding.views import view
 from model.data.playouts import playout_rows
@@ -54,12 +54,12 @@ def legal_moves() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_logits_legality_and_targets_use_the_presets_vocabulary(row: Preset) -> None:
     """Each legal move has the logit of its index in the vocabulary, and no other move has it."""
     moves, planes = vocabulary(row.moves), rows()["planes"]
-    turned = (planes[:, 12] != 0) & view(row.view).absolute
+    turned = (planes[:, 12] != 0) & view(row.view).is_absolute
     logits = np.random.default_rng(0).normal(size=(400, moves.size)).astype(np.float32)
     ordered = order_by_label(row, torch.from_numpy(logits), to_bytes(planes)).numpy()
     row_m, label_m, piece_m = legal_moves()
     place_m = index_labels(row, label_m, piece_m)
-    index_m = index_of(moves, turned[row_m], label_m, piece_m)
+    index_m = find_indices(moves, turned[row_m], label_m, piece_m)
     assert np.array_equal(ordered[row_m, place_m], logits[row_m, index_m])
     assert np.array_equal(place_m[piece_m == 0], label_m[piece_m == 0])
     assert np.array_equal(np.sort(ordered, 1), np.sort(logits, 1)), "no logit is lost"

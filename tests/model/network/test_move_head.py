@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.encoding.planes import LABELS, label_of, legal_mask
-from engine.evaluation.move_features import FEATURES, legal_move_features
+from engine.evaluation.move_features import MOVE_FEATURES, legal_move_features
 from model.checkpoint import CARD_FILE, EncodingMismatchError, load
 from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
@@ -28,9 +28,9 @@ FEATURED = replace(TINY, name="tiny-featured", move_features_width=8)
 def test_amounts_are_encoded_as_sizes_and_flags() -> None:
     one = {"takes": 50, "risks": 29, "leaves": 30, "threatens": 100, "threatens_next": 10}
     one |= {"leaves_next": 0, "stands": 31, "check": 2, "target": 63}
-    other = dict.fromkeys(FEATURES, 0) | {"risks": 5, "check": 1}
+    other = dict.fromkeys(MOVE_FEATURES, 0) | {"risks": 5, "check": 1}
     features = torch.tensor(
-        [[row[name] for name in FEATURES] for row in (one, other)], dtype=torch.uint8
+        [[row[name] for name in MOVE_FEATURES] for row in (one, other)], dtype=torch.uint8
     )
     sizes, anything, piece, flags = encode_features(features).split([7, 7, 7, 5], 1)
     torch.testing.assert_close(sizes[0], torch.tensor([1.0, 0.58, 0.6, 0.0, 2.0, 0.2, 0.62]))

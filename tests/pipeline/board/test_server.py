@@ -180,7 +180,7 @@ def test_play_and_review_give_the_time_control_to_a_network_that_reads_it() -> N
         list(review(ReviewRequest(pgn=f'[TimeControl "600+5"]\n{SHORT}'), player))
         given = [call.kwargs["time_control"] for call in asked.call_args_list]
         assert given == ["180+2", "rapid", *["600+5"] * 7]
-        with pytest.raises(UserError, match="a time control is"):
+        with pytest.raises(UserError, match="is not a time control"):
             answer(PlayRequest(time_control="soon"), player)
     blitz, rapid = (
         ask(GameSoFar(time_control=text), player)["curves"] for text in ("180+2", "600+0")

@@ -112,7 +112,7 @@ def test_an_output_has_one_writer_and_results_progress_and_logs_arrive(
     assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3}, "counting")
     written = capfd.readouterr()
     assert "a stray print" in written.out
-    assert {"a step takes long", compiling.MESSAGE} <= set(written.err.splitlines())
+    assert {"a step takes long", compiling.COMPILING_MESSAGE} <= set(written.err.splitlines())
 
 
 @pytest.mark.usefixtures("root")

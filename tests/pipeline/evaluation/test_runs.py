@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.match.arena import DRAW
+from engine.match.arena import DRAW_RESULT
 from engine.match.sprt import SprtConfig
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_result
@@ -38,7 +38,9 @@ def folder(tmp_path: Path) -> Path:
     report = {"headline": HEADLINE, "positions": 20000, "games": 3012}
     report["measured_on"] = "the test split of rapid"
     publish_result(tmp_path / "reports" / "new", REPORT, "report.json", report, {})
-    games = [record(game, result) for game, result in enumerate(("1-0", "0-1", DRAW, DRAW))]
+    games = [
+        record(game, result) for game, result in enumerate(("1-0", "0-1", DRAW_RESULT, DRAW_RESULT))
+    ]
     summary = summarize(games, ("new", "old"), SprtConfig()) | {"ended_by_test": False}
     summary["text"] = format_summary(summary)
     publish_result(tmp_path / "matches" / "first", MATCH, "summary.json", summary, {})

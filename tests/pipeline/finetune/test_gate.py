@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.match.sprt import RAREST, SprtConfig, llr, score_of
+from engine.match.sprt import MIN_COUNT, SprtConfig, llr, score_from_elo
 from pipeline.finetune.config import GateConfig
 
 DRAWISH = {100.0: 0.25, 220.0: 0.5}
@@ -40,7 +40,7 @@ def pair_chances(elo: float, draw_elo: float) -> NDArray[np.float64]:
     low, high = -400.0, 400.0
     for _ in range(60):
         middle = (low + high) / 2
-        below = mixed(middle) @ np.arange(5) / 4 < score_of(elo)
+        below = mixed(middle) @ np.arange(5) / 4 < score_from_elo(elo)
         low, high = (middle, high) if below else (low, middle)
     return mixed(low)
 
@@ -48,7 +48,7 @@ def pair_chances(elo: float, draw_elo: float) -> NDArray[np.float64]:
 def ratios(counts_MC: NDArray[np.int64], test: SprtConfig) -> NDArray[np.float64]:
     """Return the log-likelihood ratio of each row of counts (engine.match.sprt.llr), by
     bisection."""
-    filled_MC = np.where(counts_MC == 0, RAREST, counts_MC)
+    filled_MC = np.where(counts_MC == 0, MIN_COUNT, counts_MC)
     total_M = filled_MC.sum(1)
     shares_MC = filled_MC / total_M[:, None]
 
@@ -62,7 +62,7 @@ def ratios(counts_MC: NDArray[np.int64], test: SprtConfig) -> NDArray[np.float64
             low_M, high_M = np.where(above_M, x_M, low_M), np.where(above_M, high_M, x_M)
         return np.log1p(((low_M + high_M) / 2)[:, None] * gaps_C)
 
-    difference_MC = logarithms(score_of(test.elo0)) - logarithms(score_of(test.elo1))
+    difference_MC = logarithms(score_from_elo(test.elo0)) - logarithms(score_from_elo(test.elo1))
     return np.asarray(total_M * (shares_MC * difference_MC).sum(1))
 
 

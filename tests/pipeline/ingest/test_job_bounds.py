@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.jit_cache import NUMBA_VARIABLE, OWN_VARIABLE, key_cache_by_sources
+from engine.jit_cache import NUMBA_CACHE_VARIABLE, OWN_CACHE_VARIABLE, key_cache_by_sources
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
@@ -115,10 +115,10 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
 def test_a_child_does_not_take_our_kernel_folder_for_the_users(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in (NUMBA_VARIABLE, OWN_VARIABLE):
+    for name in (NUMBA_CACHE_VARIABLE, OWN_CACHE_VARIABLE):
         monkeypatch.setenv(name, "inherited")
     key_cache_by_sources()
-    assert "kernels-" in os.environ[NUMBA_VARIABLE]
-    monkeypatch.setenv(NUMBA_VARIABLE, "the user's own")
+    assert "kernels-" in os.environ[NUMBA_CACHE_VARIABLE]
+    monkeypatch.setenv(NUMBA_CACHE_VARIABLE, "the user's own")
     key_cache_by_sources()
-    assert os.environ[NUMBA_VARIABLE] == "the user's own"
+    assert os.environ[NUMBA_CACHE_VARIABLE] == "the user's own"

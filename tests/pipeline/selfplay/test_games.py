@@ -55,7 +55,7 @@ SEARCH = ("visits", "root_value", "best_value", "simulations")
 def resigning() -> Iterator[None]:
     """Let games resign early, and half of them play on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generate, "RESIGN_PLIES", 10)
+        patch.setattr(generate, "MIN_RESIGN_PLIES", 10)
         patch.setattr(generate, "RESIGN_DISABLED_SHARE", 0.5)
         yield
 

@@ -14,7 +14,7 @@ import zstandard
 
 import pipeline.training.train
 from engine.evaluation.evaluator import uniform
-from engine.jit_cache import NUMBA_VARIABLE, are_compiled
+from engine.jit_cache import NUMBA_CACHE_VARIABLE, has_compiled_kernels
 from engine.player.player import warm_up
 from engine.progress import Tick, silent
 from model.checkpoint import load
@@ -115,7 +115,7 @@ def test_runs_that_cannot_begin_are_refused(positions: Path, tmp_path: Path) -> 
 
 def compile_anew(tmp_path: Path, *words: object) -> str:
     """Run a command with its own cache of kernels and return its standard error."""
-    variables = os.environ | {NUMBA_VARIABLE: str(tmp_path / "kernels")}
+    variables = os.environ | {NUMBA_CACHE_VARIABLE: str(tmp_path / "kernels")}
     command = [sys.executable, "-m", "pipeline", *map(str, words)]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
@@ -144,8 +144,8 @@ def test_kernels_that_are_not_compiled_yet_are_announced_once_and_take_none_of_t
 def test_the_kernels_that_jobs_ask_for_exist(positions: Path) -> None:
     warm_up(uniform)
     for module in ("replay", "puct"):  # pipeline/ingest/job.py, pipeline/selfplay/job.py
-        assert are_compiled(module), module
-    assert not are_compiled("nothing")
+        assert has_compiled_kernels(module), module
+    assert not has_compiled_kernels("nothing")
 
 
 def test_a_run_writes_into_no_dataset_that_it_reads(positions: Path, tmp_path: Path) -> None:
