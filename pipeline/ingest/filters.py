@@ -50,14 +50,15 @@ class Filters:
     """Settings of the filters; the defaults keep everything. The manifest counts dropped games."""
 
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
-    """Keep only the moves of these players, named exactly as in the tags White and Black; default: all
-    players."""
+    """Keep only the moves of these players, named exactly as in the tags White and Black; default:
+    all players."""
     min_elo: Count = 0
     """Minimum rating of both players; 0 also keeps games without ratings."""
     max_elo: Count = 0
     """Maximum rating of both players; 0 for no limit."""
     rated_only: bool = False
-    """Keep only games whose tag Event begins with "Rated". Casual games are often not played to win."""
+    """Keep only games whose tag Event begins with "Rated". Casual games are often not played to
+    win."""
     exclude_bots: bool = False
     """Drop games in which a player has the title BOT or is named lichess AI."""
     speeds: tuple[str, ...] = ()
@@ -65,9 +66,11 @@ class Filters:
     increment are ultrabullet (below 30 s), bullet (180), blitz (480), rapid (1500), classical and
     correspondence."""
     since: str = ""
-    """Keep games from this day on, such as 2024-01-31. Games without a complete date are then dropped."""
+    """Keep games from this day on, such as 2024-01-31. Games without a complete date are then
+    dropped."""
     until: str = ""
-    """Keep games up to this day, such as 2024-01-31. Games without a complete date are then dropped."""
+    """Keep games up to this day, such as 2024-01-31. Games without a complete date are then
+    dropped."""
     evals_only: bool = False
     """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped
     before replay."""
