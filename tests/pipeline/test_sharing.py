@@ -63,7 +63,7 @@ def test_a_checkpoint_arrives_with_a_filled_card(hub: Hub, tmp_path: Path) -> No
     assert names == {*done["files"]}
     for name in names - {"README.md"}:
         assert (tmp_path / "net" / name).read_bytes() == (EMBEDDED / name).read_bytes()
-    with pytest.raises(ConfigError, match="exists"):
+    with pytest.raises(ConfigError, match="not an empty directory"):
         pull("me/net", tmp_path / "net")
 
 

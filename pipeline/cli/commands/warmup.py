@@ -12,18 +12,18 @@ import zstandard
 from engine.compiling import compilations
 from engine.progress import Progress, Tick, silent
 from model.settings import settings
-from pipeline.cli.commands.base import Common
+from pipeline.cli.commands.base import BaseCommand
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import SAMPLE_DUMP
 
 
 @settings(ConfigError)
-class Warmup(Common):
+class Warmup(BaseCommand):
     """Compile all kernels now (about a minute), so that later commands do not wait."""
 
     def run(self) -> dict[str, Any]:
         """Compile the kernels that are not cached yet."""
-        self.call(compile_kernels)
+        self.call_with_progress(compile_kernels)
         return {"text": "all kernels are compiled"}
 
 
@@ -34,18 +34,18 @@ def compile_kernels(progress: Progress = silent) -> None:
     """
     spawn = multiprocessing.get_context("spawn")
     compiled = spawn.Value("i", 0)
-    players = spawn.Process(target=_count_compilations, args=(_play, compiled), daemon=True)
+    players = spawn.Process(target=_count_compilations, args=(_run_players, compiled), daemon=True)
     players.start()
-    _count_compilations(_ingest_and_read, compiled, progress)
+    _count_compilations(_use_datasets, compiled, progress)
     players.join()
     if players.exitcode:
-        _play()  # raises the error here
+        _run_players()  # raises the error of the other process here
 
 
 def _count_compilations(
     work: Callable[[], None], compiled: "Synchronized[int]", progress: Progress = silent
 ) -> None:
-    """Do the work; add the number of kernels compiled to a counter shared by both processes."""
+    """Call `work`, and count the kernels that it compiles in a counter shared by both processes."""
 
     def count() -> None:
         with compiled.get_lock():
@@ -56,7 +56,7 @@ def _count_compilations(
         work()
 
 
-def _ingest_and_read() -> None:
+def _use_datasets() -> None:
     """Ingest a few games of the sample, and read, encode and draw their rows."""
     from engine.encoding.attacks import attack_planes
     from engine.evaluation.move_features import legal_move_features
@@ -74,16 +74,17 @@ def _ingest_and_read() -> None:
         plain = folder / "games.pgn"
         plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
         # Text from an archive has another array type than text from a plain file.
-        for form, dump in zip(PLANE_FORMATS, (plain, SAMPLE_DUMP), strict=True):
-            config = IngestConfig(planes=form, test_share=0.0, val_share=0.0)
-            ingest([str(dump)], folder / form, config, workers=1)
-            batch = next(Batches([folder / form], "train", batch_size=1).from_step(0))
+        for planes_format, dump in zip(PLANE_FORMATS, (plain, SAMPLE_DUMP), strict=True):
+            config = IngestConfig(planes=planes_format, test_share=0.0, val_share=0.0)
+            dataset = folder / planes_format
+            ingest([str(dump)], dataset, config, workers=1)
+            batch = next(Batches([dataset], "train", batch_size=1).from_step(0))
     planes = batch["planes"]
     pack(planes, batch), legal_move_features(planes), attack_planes(planes)
-    board_of(planes[0], castling=0, ep_file=255, ply=0)  # reports draw boards with it
+    board_of(planes[0], castling=0, ep_file=255, ply=0)
 
 
-def _play() -> None:
+def _run_players() -> None:
     """Search for moves, and play games of self-play."""
     from engine.evaluation.evaluator import uniform
     from engine.evaluation.handwritten import evaluate
@@ -91,7 +92,7 @@ def _play() -> None:
     from engine.search import SearchConfig
     from engine.selfplay.generate import SelfPlayConfig, play_games
 
-    for evaluator in (evaluate, uniform):  # they return different array types
+    for evaluator in (evaluate, uniform):  # they return arrays of different types
         warm_up(evaluator)
     for algorithm in ("puct", "gumbel"):
         search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)

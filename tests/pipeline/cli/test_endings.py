@@ -3,15 +3,17 @@
 import shlex
 from pathlib import Path
 
-from pipeline.cli.endings import describe_downloads, next_command, next_training
+from pipeline.cli.endings import describe_downloads, suggest_command, suggest_training
 from pipeline.cli.main import parse
 from pipeline.samples.shipped import EMBEDDED
 
 
 def test_the_next_command_can_be_pasted() -> None:
-    line = next_command("train", "--positions", "a b", "--minutes", 15, "--out", "x")
+    line = suggest_command("train", "--positions", "a b", "--minutes", 15, "--out", "x")
     assert parse(shlex.split(line)[2:]).positions == ("a b",)
-    few, many = (parse(shlex.split(next_training("d", count))[2:]) for count in (5_000, 8_000_000))
+    few, many = (
+        parse(shlex.split(suggest_training("d", count))[2:]) for count in (5_000, 8_000_000)
+    )
     assert few.start.resolve() == EMBEDDED
     assert many.start is None
     entry = {"bytes": 17_812_345, "sha256": "0", "verified": True, "fetched": True}

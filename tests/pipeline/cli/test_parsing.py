@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UserError
-from pipeline.cli.commands.base import Common
+from pipeline.cli.commands.base import BaseCommand
 from pipeline.cli.main import COMMANDS, Command, parse
 from tests.pipeline.cli.conftest import invoke
 
@@ -54,7 +54,7 @@ def test_a_command_is_a_frozen_dataclass_whose_help_fits_one_screen(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = Command(name)
-    assert issubclass(command.cls, Common)
+    assert issubclass(command.cls, BaseCommand)
     with pytest.raises(dataclasses.FrozenInstanceError):
         object.__new__(command.cls).json = True
     monkeypatch.setenv("COLUMNS", "80")
@@ -66,7 +66,7 @@ def test_a_command_is_a_frozen_dataclass_whose_help_fits_one_screen(
     assert max(map(len, all_lines)) <= 80
     shown = {line.split()[0] for line in all_lines if line[:1].strip()}
     assert set(command.settings) <= shown
-    assert all(setting.text for setting in command.settings.values())
+    assert all(setting.description for setting in command.settings.values())
 
 
 def test_lists_take_commas_or_a_repeated_option(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_the_command_line_overrides_a_settings_file(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("train: {stepz: 3}", "did you mean train.steps?"),
-        ("train: 3", "train must hold settings"),
-        ("- train", "the file must hold settings"),
+        ("train: 3", "train must contain settings"),
+        ("- train", "the file must contain settings"),
         ("train: {steps: [1, 2]}", "train.steps must be a valid integer"),
-        ("train: !!python/object/apply:os.getcwd []", "train must hold settings"),
+        ("train: !!python/object/apply:os.getcwd []", "train must contain settings"),
         ("train: {steps: 1", "not a YAML file"),
         ("[" * 600, "not a YAML file"),
     ],

@@ -29,7 +29,7 @@ def test_a_finished_stage_keeps_its_bar_and_elapsed_time(monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "141")
     monkeypatch.setenv("LINES", "41")
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.bar("finetune") as show:
+    with progress.show_progress("finetune") as show:
         for name, first, total in STAGES:
             for done in range(first, total + 1):
                 clock[0] += 1.0
@@ -50,7 +50,7 @@ def test_without_a_terminal_a_line_is_printed_at_intervals(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    with progress.bar("ingest") as show:
+    with progress.show_progress("ingest") as show:
         for second in range(100):
             clock[0] = float(second)
             figures = {"positions": second * 10**5, "positions/s": 1.25e5}

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from engine.progress import Tick
-from pipeline.cli.commands.base import Interrupt, raise_interrupt
+from pipeline.cli.commands.base import StopOnSignal, raise_interrupt
 from tests.pipeline.cli.conftest import SMALLEST, invoke
 from tests.pipeline.datasets import dump as random_dump
 from tests.waiting import drop_slow_lines
@@ -39,10 +39,10 @@ def test_ctrl_c_while_training_saves_and_is_the_exit_status(
     journey: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def show(tick: Tick) -> None:
-        if tick.done and not Interrupt.received_signal:
+        if tick.done and not StopOnSignal.received_signal:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("pipeline.cli.commands.base.bar", lambda _: nullcontext(show))
+    monkeypatch.setattr("pipeline.cli.commands.base.show_progress", lambda _: nullcontext(show))
     words = ["--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path)]
     code, _, error = invoke("train", *words, *SMALLEST, "--minutes", "10", "--batch-size", "16")
     assert code == 128 + signal.SIGINT

@@ -12,11 +12,11 @@ import dagster as dg
 import pytest
 
 from engine.progress import Progress, never, silent
-from pipeline.cli.progress import call_with
+from pipeline.cli.progress import call_with_supported
 from pipeline.definitions import defs
 from pipeline.defs import child, first_network
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, training_set
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import DataFolder
 from tests.pipeline.datasets import random_game
 
 ROOT = Path(__file__).parents[3]
@@ -115,7 +115,7 @@ def one(
         [asset],
         instance=instance,
         partition_key=key,
-        resources={"datasets": Datasets()},
+        resources={"datasets": DataFolder()},
         run_config={"ops": {name: {"config": options}}},
         raise_on_error=False,
     )
@@ -127,7 +127,7 @@ def run_here(
 ) -> Any:
     """Do the work of a child in this process, pickled as for a child."""
     work = pickle.loads(pickle.dumps((work, lock)))[0]
-    return call_with(work, progress=progress, stop=never)
+    return call_with_supported(work, progress=progress, stop=never)
 
 
 def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do the work in this process, without histograms, which `made` draws."""
     work_here(monkeypatch)
-    monkeypatch.setattr("pipeline.defs.pages.pictures.histogram", lambda *_: b"")
+    monkeypatch.setattr("pipeline.defs.pages.pictures.draw_histogram", lambda *_: b"")
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
         work_here(monkeypatch)
-        monkeypatch.setattr(first_network, "load", definitions)
+        monkeypatch.setattr(first_network, "load_definitions", definitions)
         monkeypatch.setattr(sys, "argv", ["run", "--dump", "small", "--minutes", "0.02"])
         printed: list[str] = []
         monkeypatch.setattr(first_network, "_print", printed.append)

@@ -10,8 +10,8 @@ import pytest
 from pipeline.dataset.dataset import open_manifest
 from pipeline.defs import checks
 from pipeline.defs.assets import training_set
-from pipeline.defs.resources import Datasets
-from pipeline.defs.sensor import register
+from pipeline.defs.resources import DataFolder
+from pipeline.defs.sensor import register_dumps
 from pipeline.defs.steps import require_no_failed_check
 from pipeline.validation import verify
 from tests.pipeline.defs.conftest import (
@@ -48,8 +48,8 @@ def test_checks_run_alone_and_a_failed_one_blocks_later_runs(
     assert "lost: " in str(event.step_failure_data.user_failure_data), "the others are verified"
     instance.delete_dynamic_partition("dumps", "lost")
     evaluations = {it.check_name: it for it in failed.get_asset_check_evaluations()}
-    assert evaluations[checks.FILES].partition == "small"
-    assert evaluations[checks.FILES].passed is False
+    assert evaluations[checks.FILES_CHECK].partition == "small"
+    assert evaluations[checks.FILES_CHECK].passed is False
     require_no_failed_check(instance, dg.AssetKey("positions"), ["other"])
     # the failed check counts until it is executed again
     shard.write_bytes(whole)
@@ -66,11 +66,11 @@ def test_a_shard_that_cannot_be_read_blocks_training(
         data = bytearray(shard.read_bytes())
         data[4:400] = bytes(396)
         shard.write_bytes(data)
-    register(instance, Datasets())
+    register_dumps(instance, DataFolder())
     ops = {"positions": {"workers": 1}, "checkpoint": STEPS}
     result = execute(CHAIN, instance, ops, "small")
     assert not result.success
-    assert checks_of(result)[checks.FILES] is False
+    assert checks_of(result)[checks.FILES_CHECK] is False
     assert not result.asset_materializations_for_node("checkpoint")
 
 
@@ -117,7 +117,7 @@ def test_rows_that_were_not_compared_do_not_pass(copied: Path) -> None:
     answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
     for wanted, passes in ((64, False), (0, True)):
         found = {it.check_name: it.passed for it in checks.evaluate_positions(answer, wanted)}
-        assert found[checks.ROWS] is passes
+        assert found[checks.ROWS_CHECK] is passes
 
 
 def test_a_game_in_two_splits_is_found(copied: Path) -> None:

@@ -18,7 +18,7 @@ from dagster._core.launcher import WorkerStatus
 from engine import compiling
 from engine.errors import UserError
 from engine.progress import Tick
-from pipeline.defs.child import STOPPED_STATUS, ChildError, run_child
+from pipeline.defs.child import STOPPED_EXIT_STATUS, ChildError, run_child
 from pipeline.defs.launcher import WatchfulRunLauncher, is_alive
 from tests.pipeline.defs import stand_in
 from tests.waiting import LONG, until
@@ -106,7 +106,7 @@ def test_an_output_has_one_writer_and_results_progress_and_logs_arrive(
     os.kill(child, signal.SIGTERM)
     thread.join()
     assert "stopped early" in str(errors[0])
-    assert STOPPED_STATUS not in (0, 1, 2)
+    assert STOPPED_EXIT_STATUS not in (0, 1, 2)
     work = partial(stand_in.count, [1, 2])
     assert run_child(work, lock=lock, progress=ticks.append) == {"counted": [1, 2]}
     assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3}, "counting")

@@ -13,9 +13,9 @@ from engine.progress import Tick
 from pipeline.dataset.files.columns import PLANE_FORMATS, schema
 from pipeline.defs import checks, first_network, steps
 from pipeline.defs.launchpad.forms import build_options
-from pipeline.defs.launchpad.options import OPTIONS
-from pipeline.defs.pages.metadata import CODE_VERSION, column_schema
-from pipeline.defs.resources import parse_key
+from pipeline.defs.launchpad.options import OPTIONS_BY_ASSET
+from pipeline.defs.pages.metadata import CODE_VERSION, make_column_schema
+from pipeline.defs.resources import parse_dump_key
 from pipeline.ingest.chunk import ROWS_VERSION
 from tests.pipeline.defs.conftest import definitions
 
@@ -101,10 +101,10 @@ def test_make_run_prints_errors_and_failed_checks_as_one_line(
 ) -> None:
     found = {"files": ["x: missing"], "splits": [], "rows": [], "damage": [], "compared": 0}
     monkeypatch.setattr(dg.DagsterInstance, "get", lambda: nullcontext(instance))
-    monkeypatch.setattr(first_network, "load", definitions)
-    monkeypatch.setattr(first_network, "materialize", lambda *_: ())
-    monkeypatch.setattr(checks, "verify", lambda *_: checks.evaluate_positions(found, 0))
-    for dump, words in (("nosuch", "there is no dump 'nosuch'"), ("small", checks.FILES)):
+    monkeypatch.setattr(first_network, "load_definitions", definitions)
+    monkeypatch.setattr(first_network, "materialize_asset", lambda *_: ())
+    monkeypatch.setattr(checks, "verify_partition", lambda *_: checks.evaluate_positions(found, 0))
+    for dump, words in (("nosuch", "there is no dump 'nosuch'"), ("small", checks.FILES_CHECK)):
         monkeypatch.setattr(sys, "argv", ["run", "--dump", dump])
         assert first_network.main() == 1
         assert words in capsys.readouterr().out
@@ -120,7 +120,7 @@ def test_launchpad_defaults_are_complete_and_in_order_of_importance() -> None:
     assert list(shown["first_network"].items()) == [
         ("games", "sample"), ("minutes", 5.0), ("start_from_embedded", True), ("report", True),
     ]  # fmt: skip
-    for asset, cls in OPTIONS.items():
+    for asset, cls in OPTIONS_BY_ASSET.items():
         form = shown["__ASSET_JOB"]["ops"][asset]["config"]
         assert list(form)[: len(cls.form)] == list(cls.form)
         assert len(cls.form) <= 5
@@ -133,14 +133,14 @@ def test_partition_keys_of_dump_files() -> None:
     keys = {"lichess_2013-01.pgn.zst": "lichess_2013-01", "a.b.pgn": "a.b", "x.pgn.bz2": "x"}
     keys |= {"x.pgn.zip": "x", "x.pgn.gz": "x"}
     strange = ("x.pgn.part", ".hidden.pgn", ".pgn", "a...b.pgn", "README.md", "a\n.pgn")
-    assert {name: parse_key(Path(name)) for name in keys} == keys
-    assert not any(parse_key(Path(name)) for name in strange)
+    assert {name: parse_dump_key(Path(name)) for name in keys} == keys
+    assert not any(parse_dump_key(Path(name)) for name in strange)
 
 
 @pytest.mark.parametrize("form", PLANE_FORMATS)
 def test_columns_of_positions_are_described(form: str) -> None:
     made = {"planes": form, "config": {"history": 3}}
-    described = {column.name: column.description for column in column_schema(made).columns}
+    described = {column.name: column.description for column in make_column_schema(made).columns}
     assert list(described) == schema(form, ("last_move_2", "last_move_3")).names
     assert all(text and text.endswith(".") for text in described.values())
 

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from pipeline.board.local_server import Guard
-from pipeline.defs.ui import Reports, find_refusal
+from pipeline.defs.ui import ReportFiles, find_refusal
 
 HOST = "127.0.0.1:3000"
 Header = tuple[str, str]
@@ -131,7 +131,7 @@ def test_reports_are_read_only_and_run_no_scripts(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "report.html").write_text("<script>alert(1)</script>")
     (folder / "link").symlink_to(tmp_path / "secret")
-    reports = Mount("/reports", Reports(directory=tmp_path / "reports"))
+    reports = Mount("/reports", ReportFiles(directory=tmp_path / "reports"))
     client = TestClient(Starlette(routes=[reports]))
     answer = client.get("/reports/a b/report.html")
     assert answer.status_code == 200

@@ -23,8 +23,8 @@ from pipeline.defs.assets import (
     training_set,
 )
 from pipeline.defs.launchpad.options import CheckpointOptions
-from pipeline.defs.resources import Datasets
-from pipeline.defs.sensor import register
+from pipeline.defs.resources import DataFolder
+from pipeline.defs.sensor import register_dumps
 from pipeline.defs.steps import find_folder
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline import datasets
@@ -65,16 +65,16 @@ def test_everything_materialises_and_the_blocking_checks_pass(made: Made) -> Non
         for event in made.events(dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     }
     passed = {
-        checks.FILES,
-        checks.SPLITS,
-        checks.ROWS,
-        checks.IS_READ_TO_END,
-        checks.NO_GAME_ON_BOTH_SIDES,
-        checks.LOSS,
+        checks.FILES_CHECK,
+        checks.SPLITS_CHECK,
+        checks.ROWS_CHECK,
+        checks.DUMP_READ_CHECK,
+        checks.SHARED_GAMES_CHECK,
+        checks.LOSS_CHECK,
     }
-    assert set(found) == passed | {checks.BEATS_HAND_WRITTEN}
+    assert set(found) == passed | {checks.HAND_WRITTEN_CHECK}
     assert all(found[name].passed for name in passed)
-    rows = found[checks.ROWS].metadata
+    rows = found[checks.ROWS_CHECK].metadata
     assert rows["rows_compared"].value == rows["rows_wanted"].value == 64
     for words in ("train_network ...", "check rows_match_source: passed", "report.html", "make ui"):
         assert words in made.output
@@ -85,7 +85,7 @@ def test_metadata_of_positions_and_training_sets(made: Made) -> None:
     manifest, said = read_manifest(directory), made.metadata("positions")
     assert said["dagster/row_count"] == manifest["positions"]["total"] == 60 * 40
     assert said["games_read"] == 60
-    columns = {column.name for column in said["dagster/column_schema"].columns}
+    columns = {column.name for column in said["dagster/make_column_schema"].columns}
     assert columns >= {"own_pawns", "moves_1", "label", "result"}
     assert str(said["sample_of_positions"]).count("](/reports/pictures/") == 6
     said, keys = made.metadata("training_set"), positions_of(directory)
@@ -176,7 +176,7 @@ def test_find_folder_prefers_its_own_run(instance: dg.DagsterInstance) -> None:
 def test_other_options_are_refused_unless_replacing(
     copied: Path, instance: dg.DagsterInstance
 ) -> None:
-    register(instance, Datasets())
+    register_dumps(instance, DataFolder())
     options = {"workers": 1, "more": {"test_share": 0.3, "val_share": 0.2}}
     build = partial(execute, CHAIN[:2], instance)
     said = failure(build({"positions": options}, "small"), "positions")
@@ -192,11 +192,11 @@ def test_a_damaged_dump_gives_positions_and_a_warning(
 ) -> None:
     packed = gzip.compress(random_pgn(60).encode())
     (root / "dumps" / "broken.pgn.gz").write_bytes(packed[: len(packed) // 2])
-    register(instance, Datasets())
+    register_dumps(instance, DataFolder())
     result = execute(CHAIN[:2], instance, {"positions": {"workers": 1}}, "broken")
     assert result.success
     found = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
-    assert (found[checks.IS_READ_TO_END], found[checks.ROWS]) == (False, True)
+    assert (found[checks.DUMP_READ_CHECK], found[checks.ROWS_CHECK]) == (False, True)
 
 
 def test_user_errors_name_the_cause(
@@ -205,7 +205,7 @@ def test_user_errors_name_the_cause(
     instance.add_dynamic_partitions("dumps", ["gone", "lichess_db_standard_rated_2013-03"])
     (root / "sample" / "games.pgn").mkdir(parents=True)
     (root / "dumps" / "empty.pgn").write_text("")
-    register(instance, Datasets())
+    register_dumps(instance, DataFolder())
     build = partial(execute, CHAIN[:2], instance, {})
     for key, step, words in (
         ("gone", "dump", "there is no dump 'gone'"),
@@ -218,7 +218,7 @@ def test_user_errors_name_the_cause(
     monkeypatch.setenv("FIANCHETTO_ENGINE", "abacus")
     assert "unknown engine 'abacus'" in failure(build("small"), "positions")
     (root / "dumps" / "small.pgn.gz").write_text("")
-    assert "have the same name 'small'" in failure(build("small"), "dump")
+    assert "belong to the same partition 'small'" in failure(build("small"), "dump")
 
 
 def test_a_named_run_continues_and_cannot_be_shortened(
@@ -285,7 +285,7 @@ def test_the_sample_is_joined_only_without_other_dumps(root: Path) -> None:
         (root / "positions" / name / "manifest.json").write_text("{}")
     (root / "sample").mkdir()
     (root / "sample" / "games.pgn").write_text("x")
-    find = Datasets().find_positions
+    find = DataFolder().find_positions
     assert [path.name for path in find()] == ["small"]
     assert [path.name for path in find(("small", "made-by-hand"))] == ["made-by-hand", "small"]
     shutil.rmtree(root / "positions" / "small")
@@ -308,7 +308,7 @@ def test_few_games_start_from_the_embedded_network(monkeypatch: pytest.MonkeyPat
         page: Any = {"positions": {"train": rows}}
         monkeypatch.setattr(Dataset, "open", lambda path, page=page: Dataset(path, page, ""))
         monkeypatch.setattr(Dataset, "count", lambda it, split: it.page["positions"][split])
-        found, config, why = choose_start(options, Path("set"), Path("new"), Datasets())
+        found, config, why = choose_start(options, Path("set"), Path("new"), DataFolder())
         assert (found, config.learning_rate) == (begins, rate), options
         assert (begins.name if begins else "random") in why
 
@@ -316,15 +316,15 @@ def test_few_games_start_from_the_embedded_network(monkeypatch: pytest.MonkeyPat
 def test_a_resumed_run_keeps_its_start(root: Path) -> None:
     out, mine = root / "checkpoints" / "run", root / "checkpoints" / "mine"
     with pytest.raises(UserError, match="no checkpoint called 'mine'"):
-        choose_start(CheckpointOptions(start="mine"), root, root, Datasets())
+        choose_start(CheckpointOptions(start="mine"), root, root, DataFolder())
     mine.mkdir(parents=True)
-    assert choose_start(CheckpointOptions(start="mine"), root, root, Datasets())[0] == mine
+    assert choose_start(CheckpointOptions(start="mine"), root, root, DataFolder())[0] == mine
     shutil.copytree(EMBEDDED, out)
     card = json.loads((out / "checkpoint.json").read_text())
     for began, start in ((None, None), ("embedded", EMBEDDED), ("mine", mine)):
         card["data"] = {"start": {"name": began, "data": {}}} if began else {}
         (out / "checkpoint.json").write_text(json.dumps(card))
-        assert choose_start(CheckpointOptions(), root, out, Datasets())[0] == start
+        assert choose_start(CheckpointOptions(), root, out, DataFolder())[0] == start
     (out / "checkpoint.json").write_text("[]")
     with pytest.raises(UserError, match="checkpoint"):
-        choose_start(CheckpointOptions(), root, out, Datasets())
+        choose_start(CheckpointOptions(), root, out, DataFolder())

@@ -11,8 +11,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline.defs.resources import Datasets
-from pipeline.defs.sensor import register
+from pipeline.defs.resources import DataFolder
+from pipeline.defs.sensor import register_dumps
 from tests.pipeline.defs.conftest import CHAIN, ROOT, execute, prepared
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
@@ -80,7 +80,7 @@ def test_a_run_is_kept_in_postgres(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             instance.schedule_storage,
         ):
             assert type(storage).__name__.startswith("Postgres")
-        assert register(instance, Datasets()) == ["small"]
+        assert register_dumps(instance, DataFolder()) == ["small"]
         result = execute(CHAIN[:2], instance, {"positions": {"workers": 1}}, "small")
         assert result.success
     assert (datasets / "positions" / "small" / "manifest.json").exists()

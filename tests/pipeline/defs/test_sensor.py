@@ -13,8 +13,8 @@ from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
 from engine.errors import UserError
-from pipeline.defs.first_network import find_games
-from pipeline.defs.resources import Datasets
+from pipeline.defs.first_network import fetch_games
+from pipeline.defs.resources import DataFolder
 from pipeline.defs.sensor import datasets_folder
 from pipeline.dumps.fetch import MONTH_PREFIX
 from tests.conftest import REPOSITORY
@@ -57,7 +57,7 @@ def test_games_are_a_month_a_url_a_file_or_a_dump(
     def take(context: dg.OpExecutionContext) -> None:
         def find(games: str) -> str:
             try:
-                return find_games(context, games, Datasets())
+                return fetch_games(context, games, DataFolder())
             except UserError as error:
                 return str(error)
 
@@ -79,7 +79,7 @@ def test_games_are_a_month_a_url_a_file_or_a_dump(
             (f"{server.url}/games", "must be a PGN file"),
             ("2013-02", "the download was deleted"),
             ("2013-04", "does not publish"),
-            ("2013-05", f"{MONTH_PREFIX}2013-05.pgn exists and is used as"),
+            ("2013-05", f"{MONTH_PREFIX}2013-05.pgn already belongs to"),
         ):
             assert says in find(games)
 
@@ -99,13 +99,13 @@ def test_games_are_a_month_a_url_a_file_or_a_dump(
 def look(instance: dg.DagsterInstance, cursor: str | None) -> tuple[list[str], str | None]:
     """Run the sensor once and store its events; return a line for each, and the cursor."""
     context = dg.build_sensor_context(instance=instance, cursor=cursor)
-    found = datasets_folder(context, datasets=Datasets())
+    found = datasets_folder(context, datasets=DataFolder())
     assert isinstance(found, dg.SensorResult)
     said = []
     for event in found.asset_events:
         instance.report_runless_asset_event(event)  # type: ignore[arg-type]
         kind = "seen" if isinstance(event, dg.AssetObservation) else "made"
-        path = Path(str(event.metadata["path"].value)).relative_to(Datasets().path)
+        path = Path(str(event.metadata["path"].value)).relative_to(DataFolder().path)
         said.append(f"{kind} {event.asset_key.to_user_string()} {event.partition} {path}")
     return said, found.cursor
 

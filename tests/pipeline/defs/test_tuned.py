@@ -10,7 +10,7 @@ import pytest
 from model.card import CARD_FILE
 from pipeline.defs import checks
 from pipeline.defs.pages.tuned_metadata import describe_strength
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import DataFolder
 from pipeline.defs.tuned import imitation, strength_report, tuned_checkpoint
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.finetune.strength import strength
@@ -59,7 +59,7 @@ def test_a_fine_tuning_without_a_promotion_plays_no_match(tmp_path: Path) -> Non
     assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}
     assert not checks.evaluate_strength(result["against_seed"]).passed
     said = describe_strength(out, tuned, result)
-    assert said["seed"] == NOTHING_PROMOTED
+    assert said["result"] == NOTHING_PROMOTED
     assert not {"elo", "elo_low", "elo_high"} & set(said)
 
 
@@ -67,7 +67,10 @@ HOSTILE = ("../../etc", "a/b", "<script>", "Carlsen, Magnus", ".", "a" * 300, "Z
 
 
 def test_each_player_has_a_plain_folder(root: Path) -> None:
-    folders = [Datasets().imitation(name) for name in (*HOSTILE, "Ann", "ann-1", "Carlsen_ Magnus")]
+    folders = [
+        DataFolder().imitation_folder(name)
+        for name in (*HOSTILE, "Ann", "ann-1", "Carlsen_ Magnus")
+    ]
     assert len(set(folders)) == len(folders)
     assert all(path.parent == root / "checkpoints" and len(path.name) < 90 for path in folders)
     assert folders[-3].name == "imitation-Ann"
@@ -120,7 +123,7 @@ def test_a_player_is_imitated_from_the_dumps(root: Path, instance: dg.DagsterIns
     assert event is not None
     assert event.asset_materialization is not None
     found = {name: value.value for name, value in event.asset_materialization.metadata.items()}
-    folder = Datasets().imitation("Carlsen, M")
+    folder = DataFolder().imitation_folder("Carlsen, M")
     assert str(found["headline"]).startswith(("Against the network", "The games of"))
     assert found["page"] == f"/reports/{folder.name}/report.html"
     assert (root / "reports" / folder.name / "report.html").exists()

@@ -12,14 +12,14 @@ from pipeline.dataset.join import JoinConfig
 from pipeline.defs.first_network import FirstNetworkOptions
 from pipeline.defs.launchpad.forms import describe_settings, list_settings, make_form, read_form
 from pipeline.defs.launchpad.options import (
-    OPTIONS,
+    OPTIONS_BY_ASSET,
     CheckpointOptions,
     PositionsOptions,
     ReportOptions,
     TrainingSetOptions,
     TunedOptions,
 )
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import DataFolder
 from tests.pipeline.defs.conftest import definitions
 
 
@@ -53,7 +53,7 @@ def test_form_values_reach_the_dataclass() -> None:
     )
 
 
-@pytest.mark.parametrize("cls", OPTIONS.values())
+@pytest.mark.parametrize("cls", OPTIONS_BY_ASSET.values())
 def test_an_empty_form_is_the_default_and_the_page_lists_all_settings(
     cls: type[Any],
 ) -> None:
@@ -63,7 +63,7 @@ def test_an_empty_form_is_the_default_and_the_page_lists_all_settings(
     for name, field in make_form(cls).model_fields.items():
         assert str(field.description).rstrip().endswith((".", ".)")), name
     for key, setting in list_settings(cls).items():
-        assert setting.text.endswith("."), key
+        assert setting.description.endswith("."), key
         assert f"<td>{key}</td>" in page
 
 
@@ -95,7 +95,7 @@ NAMES = {
     *("base", "checkpoint", "games", "name", "positions", "remove", "start", "stranger"),
     "training_set",
 }
-"""Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and
+"""Free texts that name a folder or a dump of datasets/; `DataFolder` refuses all but plain names and
 known dumps."""
 WORDS = {
     *("hold_out", "since", "speeds", "terminations", "until"),  # dates, filters, classes
@@ -134,9 +134,9 @@ def test_free_texts_of_a_run_cannot_name_programs_or_files() -> None:
         assert job.resource_defs["io_manager"] is dg.mem_io_manager, "another takes a folder"
         found |= set(leaves(job.run_config_schema.config_type))
     texts = {path for path, kind in found if kind == "String"}
-    for cls in (*OPTIONS.values(), FirstNetworkOptions):  # what `more` takes
+    for cls in (*OPTIONS_BY_ASSET.values(), FirstNetworkOptions):  # what `more` takes
         folded = list_settings(cls).items()
-        texts |= {tuple(key.split(".")) for key, it in folded if it.item is str and not it.choices}
+        texts |= {tuple(key.split(".")) for key, it in folded if it.item_type is str and not it.choices}
     assert len(texts) > 15, "the walk has missed the forms"
     assert {path for path in texts if path[-1] not in NAMES | WORDS | {"path"}} == set()
     assert {path[0] for path in texts if path[-1] == "path"} <= {"loggers"}
@@ -162,18 +162,18 @@ NOWHERE = (
 @pytest.mark.parametrize("name", NOWHERE)
 def test_folder_names_cannot_escape_the_data_folder(name: str) -> None:
     with pytest.raises(UserError, match="plain folder name"):
-        Datasets().folder("tuned", name)
+        DataFolder().result_folder("tuned", name)
     with pytest.raises(UserError, match="plain folder name"):
-        Datasets().find_positions((name,))
+        DataFolder().find_positions((name,))
 
 
 def test_programs_and_servers_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FIANCHETTO_UCI_ENGINE", "FIANCHETTO_ENGINE"):
         monkeypatch.delenv(name, raising=False)
-    assert (Datasets().uci_engine, Datasets().executor) == ("stockfish", "local")
+    assert (DataFolder().uci_engine, DataFolder().executor) == ("stockfish", "local")
     monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "/opt/lc0 --threads 1")
     monkeypatch.setenv("FIANCHETTO_ENGINE", "ray://head:10001")
-    assert Datasets().uci_engine == "/opt/lc0 --threads 1"
-    assert Datasets().executor == "ray://head:10001"
+    assert DataFolder().uci_engine == "/opt/lc0 --threads 1"
+    assert DataFolder().executor == "ray://head:10001"
     monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")
-    assert Datasets().uci_engine == "", "no engine"
+    assert DataFolder().uci_engine == "", "no engine"

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.defs.resources import parse_key
-from pipeline.defs.ui import LOCATION
+from pipeline.defs.resources import parse_dump_key
+from pipeline.defs.ui import CODE_LOCATION
 from tests.pipeline.defs.served.browser import go, launch, shown_pictures, visible
 from tests.pipeline.defs.served.server import Server
 
@@ -30,7 +30,7 @@ def take_first_hour(
     keep: Keep,
 ) -> None:
     """Do all steps, check each page, and pass screenshots to `keep`."""
-    key = parse_key(dump)
+    key = parse_dump_key(dump)
     assert key is not None
     page.set_viewport_size({"width": WIDTH, "height": 900})
     shutil.copy(dump, datasets / "dumps" / dump.name)
@@ -42,7 +42,7 @@ def take_first_hour(
         assert time.monotonic() - dropped < 60, f"{key} is not listed within a minute"
         page.wait_for_timeout(2000)
     keep("dump-listed.png", page.screenshot(clip={"x": 0, "y": 0, "width": WIDTH, "height": 480}))
-    jobs = f"locations/{LOCATION}/jobs"
+    jobs = f"locations/{CODE_LOCATION}/jobs"
     server.ended(launch(page, server, "build_positions", partition=key, folder=jobs))
     go(page, server, f"/assets/positions?view=partitions&partition={key}", "sample_of_positions")
     assert shown_pictures(page, "sample_of_positions") == [165] * 6

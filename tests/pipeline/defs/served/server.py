@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import requests
 
-from pipeline.defs.ui import LOCATION
+from pipeline.defs.ui import CODE_LOCATION
 
 ROOT = Path(__file__).parents[4]
 
@@ -38,7 +38,7 @@ class Server:
     def launch(self, config: dict[str, Any], *assets: str, partition: str = "") -> str:
         """Materialize assets, or run the job `first_network`; return the run's id."""
         selector: dict[str, Any] = {"jobName": "__ASSET_JOB" if assets else "first_network"}
-        selector |= {"repositoryLocationName": LOCATION, "repositoryName": "__repository__"}
+        selector |= {"repositoryLocationName": CODE_LOCATION, "repositoryName": "__repository__"}
         if assets:
             selector["assetSelection"] = [{"path": [name]} for name in assets]
             config = {"ops": {name: {"config": values} for name, values in config.items()}}

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
-from pipeline.defs.ui import LOCATION
+from pipeline.defs.ui import CODE_LOCATION
 from tests.pipeline.defs.conftest import prepared
 from tests.pipeline.defs.served.browser import CHROMIUM, FLAGS, MARKS
 from tests.pipeline.defs.served.server import Server, serving
@@ -133,7 +133,9 @@ def context() -> "Iterator[BrowserContext]":
         browser.close()
 
 
-SELECTOR = f'repositoryLocationName:"{LOCATION}",repositoryName:"__repository__",jobName:"verify"'
+SELECTOR = (
+    f'repositoryLocationName:"{CODE_LOCATION}",repositoryName:"__repository__",jobName:"verify"'
+)
 MUTATION = (
     f"mutation{{launchRun(executionParams:{{selector:{{{SELECTOR}}},runConfigData:{{}}}})"
     "{__typename}}"
