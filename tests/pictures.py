@@ -119,7 +119,7 @@ def take_board(browser: "Browser", games: Path) -> None:
 
 def take_graph(page: "Page", server: Server) -> None:
     """Take the asset graph with all groups unfolded."""
-    page.goto(server.url + server.unfolded_graph(), wait_until="domcontentloaded")
+    page.goto(server.url + server.graph_path(), wait_until="domcontentloaded")
     page.locator('text="Hide navigation" >> visible=true').last.click()
     # reloading fits the graph into the window
     page.reload(wait_until="domcontentloaded")

@@ -71,7 +71,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
     return {
         **describe_path(directory),
         "dagster/row_count": manifest["positions"]["total"],
-        "dagster/make_column_schema": make_column_schema(manifest),
+        "dagster/column_schema": make_column_schema(manifest),
         "games_read": games["read"],
         "games_used": games["used"],
         "dropped_games": make_table(dropped),
