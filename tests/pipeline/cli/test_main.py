@@ -25,6 +25,11 @@ def test_a_network_trained_on_the_sample_beats_chance_on_unseen_games(
     assert journey["train"]["step"] == 40
     assert report["positions"] == 1000
     assert report["top1"] > 1.5 * report["chance_top1"]
+    assert report["top1_low"] < report["top1"] < report["top1_high"]
+    for name in ("ply", "legal moves", "rating"):
+        assert sum(row["positions"] for row in report["slices"][name]) == 1000
+    mean = sum(row["positions"] * row["top1"] for row in report["slices"]["ply"]) / 1000
+    assert mean == pytest.approx(report["top1"])
     assert "test split" in report["rule"]
     folder = journey["folder"] / "report"
     assert json.loads((folder / "report.json").read_text()) == report

@@ -132,17 +132,6 @@ def test_damaged_weights_end_the_engine_with_an_error(tmp_path: Path) -> None:
         assert str(tmp_path / "net") in line
 
 
-def test_a_search_is_finished_at_the_end_of_input_and_stopped_by_quit(
-    converse: Callable[..., str],
-) -> None:
-    answers = converse("uci\nposition startpos\ngo nodes 800\n", "--evaluator", "hand-written")
-    lines = answers.splitlines()
-    assert " nodes 800 " in lines[-2]
-    assert lines[-1].startswith("bestmove ")
-    answers = converse("position startpos\ngo infinite\nquit\n", "--evaluator", "hand-written")
-    assert answers.splitlines()[-1].startswith("bestmove ")
-
-
 def test_malformed_input_is_answered_in_the_protocol(converse: Callable[..., str]) -> None:
     generator = random.Random(5)
     noise = [

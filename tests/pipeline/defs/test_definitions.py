@@ -140,12 +140,11 @@ def test_partition_keys_of_dump_files() -> None:
 
 
 @pytest.mark.parametrize("planes", PLANE_FORMATS)
-def test_columns_of_positions_are_described(planes: str) -> None:
-    manifest = {"planes": planes, "config": {"history": 3}}
-    columns = make_column_schema(manifest).columns
-    described = {column.name: column.description for column in columns}
-    assert list(described) == schema(planes, ("last_move_2", "last_move_3")).names
-    assert all(text and text.endswith(".") for text in described.values())
+def test_the_schema_describes_every_stored_column(planes: str) -> None:
+    columns = make_column_schema({"planes": planes, "config": {"history": 3}}).columns
+    names = schema(planes, ("last_move_2", "last_move_3")).names
+    assert [column.name for column in columns] == names
+    assert all(str(column.description).endswith(".") for column in columns)
 
 
 def test_the_remaining_minutes_are_those_of_the_current_stage(

@@ -65,13 +65,14 @@ class Server:
         query = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
         return str(self.ask(query, id=run)["runOrError"]["status"])
 
-    def failures(self, run: str) -> str:
-        """Return the errors of a run's failed steps."""
+    def failures(self, run: str) -> list[dict[str, Any]]:
+        """Return the failure events of a run's steps, and of its cancellation."""
         query = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
-            ... on ExecutionStepFailureEvent { error { message cause { message } }
-                failureMetadata { description } } } } } }"""
+            ... on ExecutionStepFailureEvent { error { message stack cause { message } }
+                failureMetadata { description } }
+            ... on RunCanceledEvent { error { message stack } } } } } }"""
         events = self.ask(query, id=run)["logsForRun"]["events"]
-        return "\n".join(str(event) for event in events if event)
+        return [event for event in events if event]
 
     def terminate(self, run: str) -> None:
         """Terminate a run as the button Terminate does."""

@@ -69,7 +69,7 @@ def test_a_month_is_downloaded_and_becomes_a_network(served: tuple[Path, Server]
         form = {"games": month, "minutes": 0.02, "start_from_embedded": False, "report": False}
         run = server.launch(form)
         server.wait_until_ended(run, end)
-        assert ("newest files are" in server.failures(run)) == (end == "FAILURE")
+        assert ("newest files are" in str(server.failures(run))) == (end == "FAILURE")
     assert (datasets / "positions" / MONTH / "manifest.json").exists()
     assert list(datasets.glob("checkpoints/*/checkpoint.json"))
     assert not list(datasets.glob("reports/*/*/report.json"))
