@@ -53,26 +53,19 @@ def push(
         text = _format_data_card(folder, name, license)
     else:
         card = _check_checkpoint(folder)
-        files = [
-            CARD_FILE,
-            card["files"]["weights"]["name"],
-            *([ONNX] if "onnx" in card["files"] else []),
-        ]
+        files = [CARD_FILE, card["files"]["weights"]["name"]]
+        files += [ONNX] if "onnx" in card["files"] else []
         text = format_model_card(card, name, license, _read_report(report))
     operations = [hub.CommitOperationAdd(file, str(folder / file)) for file in files]
     operations.append(hub.CommitOperationAdd(README_FILE, text.encode()))
+    files.append(README_FILE)
     with _translate_hub_errors(repo):
         api = hub.HfApi()
         api.create_repo(name, repo_type=kind, private=not public, exist_ok=True)
         commit = api.create_commit(
             name, operations, repo_type=kind, commit_message=f"Upload {folder.resolve().name}"
         )
-    return {
-        "repo": name,
-        "kind": kind,
-        "files": [*files, README_FILE],
-        "url": str(commit.commit_url),
-    }
+    return {"repo": name, "kind": kind, "files": files, "url": str(commit.commit_url)}
 
 
 def pull(repo: str, out: Path, *, revision: str | None = None) -> dict[str, Any]:

@@ -227,17 +227,14 @@ class Command(click.Command):
         """Name of the click parameter -> key of the setting."""
         num_hidden = len(self.settings) - len(self.keys)
         *basic_options, json_option = (
-            _make_option(name, self.settings[key]) for name, key in options.items()
+            _make_option(option, self.settings[key]) for option, key in options.items()
         )
+        print_all = self._print_all_settings
         general_options = [
             click.Option(["--set"], multiple=True, metavar="KEY=VALUE", help=SET_HELP),
             click.Option(["--config"], metavar="FILE", help=CONFIG_HELP),
             click.Option(
-                ["--help-all"],
-                is_flag=True,
-                is_eager=True,
-                hidden=True,
-                callback=self._print_all_settings,
+                ["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=print_all
             ),
         ]
         for option in general_options:

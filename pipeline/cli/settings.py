@@ -25,10 +25,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from engine.errors import UserError
 
 T = TypeVar("T")
-SHARED_BLOCKS = frozenset(
-    {"preset", "ingest", "join", "train", "explore", "finetune", "rule", "match"}
-)
-"""Top-level YAML keys that are ignored by commands without such settings."""
+SHARED_BLOCKS = ("preset", "ingest", "join", "train", "explore", "finetune", "rule", "match")
+"""Top-level keys of YAML files that commands without such settings ignore."""
 UNSET_WORDS = ("", "none", "null", "~")
 """Values that set an optional setting to None."""
 
