@@ -56,5 +56,5 @@ def test_speedrun_resumes_and_prints_the_time_of_each_step(tmp_path: Path) -> No
     assert {"ingest", "train", "report", "finetune", "total", "cost"} <= rows.keys()
     lines = (tmp_path / "out" / "times.tsv").read_text().splitlines()
     seconds = sum(int(line.split("\t")[1]) for line in lines if "other.pgn" not in line)
-    assert float(rows["cost"]) == seconds  # at 3600 per hour
+    assert float(rows["cost"]) == seconds  # the price is 3600 per hour
     assert (tmp_path / "out" / "tuned" / "best" / "checkpoint.json").exists()

@@ -27,10 +27,6 @@ from pipeline.storage.preflight import require_address_space, require_utf8
 if TYPE_CHECKING:
     from pipeline.cli.settings import GivenValue, Setting
 
-EXIT_STATUS_HELP = """Exit status: 0 success; 1 incomplete result (damaged archive, differences \
-found); 2 error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. \
-Run the same command again to continue stopped work."""
-
 COMMANDS = {
     "fetch": ("data:Fetch", "download dumps: months of Lichess, or any URL"),
     "ingest": ("data:Ingest", "turn PGN dumps into a dataset of positions"),
@@ -64,10 +60,11 @@ COMPLETION_VARIABLE = "_FIANCHETTO_COMPLETE"
 PROGRAM_HELP = (
     "Turn chess game databases into trained players. fianchetto COMMAND --help explains a command."
 )
-HELP_EPILOG = (
-    f"{EXIT_STATUS_HELP}\n\n"
-    f'Shell completion: eval "$({COMPLETION_VARIABLE}=bash_source fianchetto)"; zsh likewise.'
-)
+HELP_EPILOG = f"""Exit status: 0 success; 1 incomplete result (damaged archive, differences found);
+2 error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. Run the same command again to
+continue stopped work.
+
+Shell completion: eval "$({COMPLETION_VARIABLE}=bash_source fianchetto)"; zsh likewise."""
 CONTEXT_SETTINGS = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
 SET_HELP = "Set any setting; --help-all lists them."
 CONFIG_HELP = "Read settings from a YAML file."

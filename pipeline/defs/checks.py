@@ -57,29 +57,11 @@ with warnings.catch_warnings():
         for name, text in POSITION_CHECKS.items()
     ]
 RESULT_CHECKS = {
-    "training_set": (
-        SHARED_GAMES_CHECK,
-        "No game in train has the same moves as a game that is held out.",
-    ),
-    "accuracy_report": (
-        HAND_WRITTEN_CHECK,
-        "The network's first choice is the move played more often than the hand-written "
-        "evaluator's.",
-    ),
-    "tuned_checkpoint": (
-        LOSS_CHECK,
-        "The best network can be loaded, and its loss on stored positions is finite.",
-    ),
-    "strength_report": (
-        STRENGTH_CHECK,
-        "The network is stronger than the one it started from: the lower bound of the Elo "
-        "difference is above 0.",
-    ),
-    "imitation": (
-        IMITATION_CHECK,
-        "The network finds more of the player's newest moves than the one it started from: the "
-        "lower bound of the gain is above 0.",
-    ),
+    "training_set": (SHARED_GAMES_CHECK, "No game in train has the same moves as a held-out game."),
+    "accuracy_report": (HAND_WRITTEN_CHECK, "Top-1 accuracy exceeds the hand-written evaluator's."),
+    "tuned_checkpoint": (LOSS_CHECK, "The best network loads, and its loss is finite."),
+    "strength_report": (STRENGTH_CHECK, "The lower bound of Elo against the start is above 0."),
+    "imitation": (IMITATION_CHECK, "The lower bound of the top-1 gain over the base is above 0."),
 }
 """Name and description of the check that an asset evaluates on its own result, by asset."""
 

@@ -239,11 +239,8 @@ def main() -> int:
         instance.add_event_listener(run_id, EventPrinter())
         form = {"games": options.dump, "minutes": options.minutes, "start_from_embedded": False}
         try:
-            result = (
-                load_definitions()
-                .resolve_job_def("first_network")
-                .execute_in_process(form, instance=instance, run_id=run_id)
-            )
+            job = load_definitions().resolve_job_def("first_network")
+            result = job.execute_in_process(form, instance=instance, run_id=run_id)
         except (dg.DagsterExecutionInterruptedError, StoppedError):
             _print("interrupted: run the same command again to resume")
             return 130

@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CODE_LOCATION = "fianchetto"
 """Dagster's name of the code server's definitions."""
 STOP_SECONDS = 40.0
-"""Seconds for the daemon and the code server to end; a run's child may need 20 of them to save."""
+"""Seconds for all processes of the UI to end; a run's child may need 20 of them to save."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'"
@@ -145,14 +145,14 @@ def serve(listener: socket.socket) -> None:
         )
         command = ("code-server", "start", "-s", str(address), "-m", "pipeline.definitions")
         options = ("--location-name", CODE_LOCATION, "--log-level", "warning")
-        code_server = stack.enter_context(run_module("dagster", *command, *options))
+        processes: list[subprocess.Popen[bytes]] = []
+        stack.callback(stop, processes)
+        processes.append(start_module("dagster", *command, *options))
         while not address.exists():
-            if code_server.poll() is not None:
+            if processes[0].poll() is not None:
                 return
             time.sleep(0.1)
-        daemon = stack.enter_context(
-            run_module("dagster._daemon", "run", "--workspace", str(workspace))
-        )
+        processes.append(start_module("dagster._daemon", "run", "--workspace", str(workspace)))
         context = stack.enter_context(
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]))
         )
@@ -171,7 +171,6 @@ def serve(listener: socket.socket) -> None:
             timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)
-        processes = (code_server, daemon)
         threading.Thread(target=_stop_when_dead, args=(server, processes), daemon=True).start()
         sys.stdout.write(
             f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C stops it)\n"
@@ -187,29 +186,32 @@ def _stop_when_dead(server: "Server", processes: Sequence["subprocess.Popen[byte
     server.should_exit = True
 
 
-@contextmanager
-def run_module(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a module as a program; on exit, stop it and its runs.
+def start_module(module: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    """Run a module as a program that ends with this process.
 
     `python -m` is used because the module's script may not be in Python's folder (Debian, `pip
     install --user`).
     """
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments], preexec_fn=_die_with_parent
-    )
-    try:
-        yield process
-    finally:
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    return subprocess.Popen(command, preexec_fn=_die_with_parent)
+
+
+def stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
+    """Stop processes and all that they started, at once; kill what is left after STOP_SECONDS."""
+    tree: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(process.pid)
+            tree += [*parent.children(recursive=True), parent]
+    for member in tree:
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            for member in [*psutil.Process(process.pid).children(recursive=True), process]:
-                # a run's child has its own session, and the run stops it
-                if os.getsid(member.pid) == os.getsid(0):
-                    member.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            # a run's child has its own session, and the run stops it
+            if os.getsid(member.pid) == os.getsid(0):
+                member.terminate()
+    _, survivors = psutil.wait_procs(tree, STOP_SECONDS)
+    for survivor in survivors:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            survivor.kill()
 
 
 def _die_with_parent() -> None:

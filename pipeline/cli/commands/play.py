@@ -61,7 +61,7 @@ class Uci(BaseCommand):
         name = f"Fianchetto {version('fianchetto')}"
         engine = Engine(make_loader(network, self.evaluator), _write, options=options, name=name)
         _write(f"info string plays by the {player}{imitated}\n")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exit at once, as below
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # end at once, as os._exit does
         try:
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:

@@ -71,10 +71,8 @@ class Train(BaseCommand):
         """Return the preset of the run in --out, or of the --start checkpoint, or the default."""
         from model.checkpoint import CARD_FILE, read_card
 
-        checkpoint = self.out if (self.out / CARD_FILE).exists() else self.start
-        return (
-            DEFAULT_PRESET if checkpoint is None else str(read_card(checkpoint)["preset"]["name"])
-        )
+        start = self.out if (self.out / CARD_FILE).exists() else self.start
+        return DEFAULT_PRESET if start is None else str(read_card(start)["preset"]["name"])
 
 
 @settings(ConfigError)

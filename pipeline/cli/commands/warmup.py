@@ -72,7 +72,7 @@ def _use_datasets() -> None:
     with tempfile.TemporaryDirectory(prefix="fianchetto-warmup-") as name:
         folder = Path(name)
         plain = folder / "games.pgn"
-        plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
+        plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # end with a whole game
         # Text from an archive has another array type than text from a plain file.
         for planes_format, dump in zip(PLANE_FORMATS, (plain, SAMPLE_DUMP), strict=True):
             config = IngestConfig(planes=planes_format, test_share=0.0, val_share=0.0)

@@ -151,10 +151,8 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
     """Return metadata of a report in `folder`: headline, link, figures and pictures."""
     by_rating = {report["name"]: report["slices"]["rating"]}
     chart = charts.draw_bars(by_rating, on_page=False).encode()
-    examples = [rows[0] for rows in report["details"]["boards"].values() if rows]
-    boards = [
-        (charts.board_svg(row, pictures.BOARD_PIXELS), charts.caption(row)) for row in examples
-    ]
+    shown = [rows[0] for rows in report["details"]["boards"].values() if rows]
+    boards = [(charts.board_svg(row, pictures.BOARD_PIXELS), charts.caption(row)) for row in shown]
     return {
         **describe_accuracy(report),  # first, because a run's page truncates long lists
         "headline": report["headline"],
@@ -208,12 +206,9 @@ def make_column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     history = (manifest.get("config") or {}).get("history", 1)
     columns = []
     for column in columns_of(manifest["planes"], LAST_MOVES[:history]):
-        constraints = dg.TableColumnConstraints(nullable=column.null is not None)
-        columns.append(
-            dg.TableColumn(
-                column.name, str(column.type), MEANINGS[column.name], constraints=constraints
-            )
-        )
+        optional = dg.TableColumnConstraints(nullable=column.null is not None)
+        text = MEANINGS[column.name]
+        columns.append(dg.TableColumn(column.name, str(column.type), text, constraints=optional))
     return dg.TableSchema(columns)
 
 

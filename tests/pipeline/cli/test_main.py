@@ -82,24 +82,24 @@ def test_train_chooses_a_preset_and_only_the_first_process_prints(
     card: dict[str, Any] = dict.fromkeys(("parameters", "step", "positions", "seconds"), 1)
     card |= {"message": "", "preset": {"name": "x"}, "metrics": {}, "finished": True}
 
-    def train_on(*given: Any, start: Path | None, shares: Any) -> dict[str, Any]:
-        calls.append((given[1], start))
+    def train_on(_: object, preset: str, *more: object, start: Path | None, shares: object) -> Any:
+        calls.append((preset, start))
         return card
 
+    def read_card(folder: Path) -> Any:
+        return {"preset": {"name": f"of {folder.name}"}}
+
     monkeypatch.setattr("pipeline.training.train.train_on", train_on)
-    monkeypatch.setattr(
-        "model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path.name}"}}
-    )
-    words = ["train", "--positions", "x", "--steps", "1", "--json"]
-    resumed = tmp_path / "resumed"
-    resumed.mkdir()
-    (resumed / "checkpoint.json").touch()
-    for more in (["--out", "y"], ["--out", "y", "--start", "old"], ["--out", str(resumed)]):
-        assert json.loads(invoke(*words, *more)[1]) | {"finished": True} == card | {"out": more[1]}
+    monkeypatch.setattr("model.checkpoint.read_card", read_card)
+    (tmp_path / "resumed").mkdir()
+    (tmp_path / "resumed" / "checkpoint.json").touch()
+    train = ["train", "--positions", "x", "--steps", "1", "--json", "--out"]
+    for options in (["y"], ["y", "--start", "old"], [str(tmp_path / "resumed")]):
+        assert json.loads(invoke(*train, *options)[1])["out"] == options[0]
     assert calls == [("fianchetto-human", None), ("of old", Path("old")), ("of resumed", None)]
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert invoke(*words, "--out", "y", "--preset", "bishop")[:2] == (0, "")
+    assert invoke(*train, "y", "--preset", "bishop")[:2] == (0, "")
     assert calls[-1] == ("bishop", None)
 
 

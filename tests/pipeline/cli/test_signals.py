@@ -82,7 +82,7 @@ def test_sigterm_during_a_report_deletes_its_temporary_folder(
 def test_a_signal_while_torch_is_imported_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An exception would abort its C++ initialization."""
+    """An exception would abort torch's C++ initialization."""
 
     def raise_exit(status: int) -> NoReturn:
         raise SystemExit(status)

@@ -1,5 +1,4 @@
 import functools
-import os
 import pickle
 import shutil
 import sys
@@ -58,12 +57,10 @@ def prepare_data_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = folder / "home"
     home.mkdir()
     settings = (REPOSITORY / "dagster_home" / "dagster.yaml").read_text()
-    (home / "dagster.yaml").write_text(
-        settings.replace("poll_interval_seconds: 10", "poll_interval_seconds: 2")
-    )
+    settings = settings.replace("poll_interval_seconds: 10", "poll_interval_seconds: 2")
+    (home / "dagster.yaml").write_text(settings)
     monkeypatch.setenv("DAGSTER_HOME", str(home))
     monkeypatch.setenv("FIANCHETTO_DATASETS", str(datasets))
-    monkeypatch.setenv("PATH", f"{REPOSITORY / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}")
     return datasets
 
 
@@ -75,17 +72,10 @@ def execute_assets(
 ) -> dg.ExecuteInProcessResult:
     """Materialize assets and run their checks, with the project's definitions."""
     config = {"ops": {name: {"config": values} for name, values in ops.items()}}
-    return (
-        definitions()
-        .resolve_job_def("__ASSET_JOB")
-        .execute_in_process(
-            config | NO_CONSOLE_LOG,
-            instance=instance,
-            partition_key=key,
-            raise_on_error=False,
-            asset_selection=[asset.key for asset in assets],
-        )
-    )
+    job = definitions().resolve_job_def("__ASSET_JOB")
+    selection = [asset.key for asset in assets]
+    options = {"instance": instance, "partition_key": key, "asset_selection": selection}
+    return job.execute_in_process(config | NO_CONSOLE_LOG, raise_on_error=False, **options)
 
 
 def read_failure(result: dg.ExecuteInProcessResult, step: str) -> str:
@@ -160,11 +150,8 @@ class NetworkRun:
         return [entry.dagster_event for entry in entries]
 
     def metadata(self, asset: str) -> dict[str, Any]:
-        (event,) = [
-            event
-            for event in self.events(dg.DagsterEventType.ASSET_MATERIALIZATION)
-            if event.asset_key == dg.AssetKey(asset)
-        ]
+        events = self.events(dg.DagsterEventType.ASSET_MATERIALIZATION)
+        (event,) = [event for event in events if event.asset_key == dg.AssetKey(asset)]
         metadata = event.step_materialization_data.materialization.metadata
         return {name: value.value for name, value in metadata.items()}
 

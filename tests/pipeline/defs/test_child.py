@@ -18,6 +18,7 @@ from dagster._core.launcher import WorkerStatus
 from engine import compiling
 from engine.errors import UserError
 from engine.progress import Tick
+from pipeline.defs import ui
 from pipeline.defs.child import ChildError, run_child
 from pipeline.defs.launcher import WatchfulRunLauncher, is_alive
 from tests.pipeline.defs import stand_in
@@ -114,6 +115,33 @@ def test_results_progress_and_logs_arrive(capfd: pytest.CaptureFixture[str]) -> 
     printed = capfd.readouterr()
     assert "a stray print" in printed.out
     assert {"a step takes long", compiling.MESSAGE} <= set(printed.err.splitlines())
+
+
+ENDS_AFTER_FILE = """
+import pathlib, signal, sys, time
+mine, other = map(pathlib.Path, sys.argv[1:])
+def end(*_):
+    mine.with_suffix(".stopped").touch()
+    while not other.with_suffix(".stopped").exists(): time.sleep(0.01)
+    mine.with_suffix(".ended").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+mine.touch()
+while True: time.sleep(0.01)
+"""
+
+
+def test_the_processes_of_the_ui_are_stopped_at_the_same_time(tmp_path: Path) -> None:
+    """A process that is stopped ends only after the other has been told to stop."""
+    names = [str(tmp_path / "daemon"), str(tmp_path / "server")]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", ENDS_AFTER_FILE, *order])
+        for order in (names, names[::-1])
+    ]
+    until(lambda: all(Path(name).exists() for name in names))
+    ui.stop(processes)
+    assert all(Path(name).with_suffix(".ended").exists() for name in names), "none was killed"
+    assert all(process.poll() is not None for process in processes)
 
 
 @pytest.mark.usefixtures("data_folder")

@@ -50,6 +50,7 @@ def test_games_are_a_month_a_url_a_file_or_a_dump(
     for name, hashed in (("01", {}), ("02", {"sha256": "0" * 64})):
         server.publish(f"{MONTH_PREFIX}2013-{name}.pgn.zst", data, **hashed)
     (data_folder / "dumps" / f"{MONTH_PREFIX}2013-05.pgn").write_text(random_pgn(2))
+    month = data_folder / "dumps" / f"{MONTH_PREFIX}2013-01.pgn.zst"
     mine = tmp_path / "my games.pgn"
     mine.write_text(random_pgn(2))
 
@@ -62,11 +63,7 @@ def test_games_are_a_month_a_url_a_file_or_a_dump(
                 return str(error)
 
         url = f"{server.url}/standard/{MONTH_PREFIX}2013-01.pgn.zst"
-        for games in (
-            "2013-01",
-            url,
-            str(data_folder / "dumps" / f"{MONTH_PREFIX}2013-01.pgn.zst"),
-        ):
+        for games in ("2013-01", url, str(month)):
             assert fetch(games) == f"{MONTH_PREFIX}2013-01"
         for games in (str(mine), str(mine), "my games"):
             assert fetch(games) == "my games"
@@ -90,11 +87,10 @@ def test_games_are_a_month_a_url_a_file_or_a_dump(
     monkeypatch.chdir(REPOSITORY)  # where README.md is a file
     job = dg.GraphDefinition(name="job", node_defs=[fetch_all]).to_job()
     assert job.execute_in_process(instance=instance).success
-    assert (data_folder / "dumps" / f"{MONTH_PREFIX}2013-01.pgn.zst").read_bytes() == data
+    assert month.read_bytes() == data
     assert not (data_folder / "dumps" / "README.md").exists()
-    assert sorted(instance.get_dynamic_partitions("dumps")) == [
-        f"{MONTH_PREFIX}2013-01", "my games", "small",
-    ]  # fmt: skip
+    partitions = [f"{MONTH_PREFIX}2013-01", "my games", "small"]
+    assert sorted(instance.get_dynamic_partitions("dumps")) == partitions
 
 
 # ---------------------------------------------------------------- results of the command line

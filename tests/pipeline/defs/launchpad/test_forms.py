@@ -72,7 +72,7 @@ REFUSED: list[tuple[type, dict[str, object], str]] = [
     (CheckpointOptions, {"preset": "flat"}, "got flat"),
     (ReportOptions, {"split": "tets"}, "got tets"),
     (TrainingSetOptions, {"positions": "a"}, "positions"),
-    # the dataclass refuses the following
+    # the following values are refused by the dataclass
     (PositionsOptions, {"workers": 10**9}, "workers must be at most 1024, got 1000000000"),
     (CheckpointOptions, {"more": {"steps": 5}}, "exactly one of minutes"),
     (CheckpointOptions, {"more": {"batch_size": 1}}, "more: batch_size must be at least 2"),

@@ -128,7 +128,7 @@ def test_metadata_of_a_report_agree_with_its_page_and_tag(
     rows = {row["band"]: row for row in report["slices"]["in train"]}
     small = network_run.datasets / "positions" / "small"
     assert rows["in train too"]["positions"] == count_shared(read_positions(small))
-    # approximately, because the probe samples rows from row groups
+    # approximately equal, because the probe samples rows from row groups
     probe = tasks.probe(Path(metadata["checkpoint"]), small, "test", 10**6)
     assert probe["loss"] == pytest.approx(metadata["cross_entropy"], rel=0.2)
 
@@ -253,7 +253,9 @@ def test_a_report_measures_a_named_dataset_or_the_training_set_of_its_checkpoint
     paths = (("path", f"checkpoints/{network}"), ("trained_on", "training_sets/own"))
     metadata = {name: dg.MetadataValue.path(filled_folder / path) for name, path in paths}
     instance.report_runless_asset_event(dg.AssetMaterialization(checkpoint.key, metadata=metadata))
-    instance.report_runless_asset_event(dg.AssetMaterialization(checkpoint.key))  # by a user
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(checkpoint.key)
+    )  # reported by a user
     assert report(options) == "measured on own"
     assert report(options | {"positions": "newest"}) == "measured on newest"
 
