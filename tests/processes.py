@@ -1,4 +1,4 @@
-"""Find the worker processes of a `LocalEngine`."""
+"""Inspect processes, and find the worker processes of a `LocalEngine`."""
 
 from contextlib import suppress
 
@@ -15,19 +15,16 @@ def read_command_line(process: psutil.Process) -> str:
     return ""
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has exited, but is not reaped, does not."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
 def list_workers(pid: int | None = None) -> list[psutil.Process]:
     """Return the living workers of a process, by default of this one; none if it has ended."""
     with suppress(psutil.NoSuchProcess):
-        children = psutil.Process(pid).children()
-        return [
-            child
-            for child in children
-            if "pipeline.executors.local" in read_command_line(child) and _is_alive(child)
-        ]
+        children = [child for child in psutil.Process(pid).children() if is_alive(child.pid)]
+        return [it for it in children if "pipeline.executors.local" in read_command_line(it)]
     return []
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False

@@ -8,6 +8,7 @@ given with --page. To add a page, add a function to PAGES.
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -41,24 +42,14 @@ def make_network() -> tuple[str, str]:
     return positions, network
 
 
-def make_report(*checkpoints: str, name: str, positions: str) -> Path:
-    """Report on checkpoints, and return the page."""
+def make_report(name: str, *others: str) -> Path:
+    """Report on the network and on other checkpoints, and return the page."""
+    positions, network = make_network()
     out = SCREENS / "reports" / name
-    words = ("--positions", positions, "--limit", "3000", "--rating-rows", "50")
-    run_command("report", "--checkpoint", ",".join(checkpoints), *words, "--out", str(out))
+    options = ("--positions", positions, "--limit", "3000", "--rating-rows", "50")
+    checkpoints = ",".join([*others, network])
+    run_command("report", "--checkpoint", checkpoints, *options, "--out", str(out))
     return out / "report.html"
-
-
-def report_on_one_network() -> Path:
-    """Return the report of one network."""
-    positions, network = make_network()
-    return make_report(network, name="one", positions=positions)
-
-
-def report_on_two_networks() -> Path:
-    """Return the report of a network beside the embedded one."""
-    positions, network = make_network()
-    return make_report(str(EMBEDDED), network, name="two", positions=positions)
 
 
 def list_runs() -> Path:
@@ -69,8 +60,8 @@ def list_runs() -> Path:
 
 
 PAGES: Mapping[str, Callable[[], Path]] = {
-    "report": report_on_one_network,
-    "comparison": report_on_two_networks,
+    "report": partial(make_report, "one"),
+    "comparison": partial(make_report, "two", str(EMBEDDED)),
     "runs": list_runs,
 }
 """Pages by name: functions that make a page and return its file."""

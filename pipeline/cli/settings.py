@@ -261,7 +261,7 @@ def _prepare_value(setting: Setting, given: GivenValue) -> Any:
 
 
 def _nest_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn values by dotted key into nested dicts, without those that are missing."""
+    """Turn values by dotted key into nested dicts; leave out `dataclasses.MISSING`."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         *blocks, name = key.split(".")

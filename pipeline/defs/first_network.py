@@ -104,7 +104,7 @@ def fetch_games(context: dg.OpExecutionContext, games: str, datasets: DataFolder
 
 
 class AssetContext:
-    """An op's context, with the attributes that the function of an asset reads in addition."""
+    """An op's context with the key and partition of an asset, whose function reads them."""
 
     def __init__(
         self, context: dg.OpExecutionContext, asset: dg.AssetsDefinition, key: str

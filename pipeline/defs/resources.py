@@ -132,7 +132,7 @@ class DataFolder(dg.ConfigurableResource[None]):
 
 
 def parse_dump_key(path: Path) -> str | None:
-    """Return a dump's partition key (its name without the suffix); None if it is no dump."""
+    """Return a dump's partition key (its name without the suffix); None for any other file."""
     key = DUMP_SUFFIX.sub("", path.name)
     is_valid = key and not key.startswith(".") and "..." not in key and key.isprintable()
     return key if is_valid and key != path.name else None

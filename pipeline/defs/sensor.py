@@ -79,7 +79,7 @@ def register_dumps(instance: dg.DagsterInstance, datasets: DataFolder) -> list[s
 
 
 def find_quiet_time(instance: dg.DagsterInstance) -> float:
-    """Return the Unix time such that results written before it are complete.
+    """Return the Unix time before which every written result is complete.
 
     Later results may belong to an unfinished run or an unfinished copy.
     """

@@ -103,7 +103,7 @@ def report(
 def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> Mapping[str, Any]:
     """Measure a checkpoint's cross-entropy in nats on `count` random rows.
 
-    Returns `loss`, which is None if it is not finite, and `rows`, those that have a move.
+    Returns `loss`, which is None if it is not finite, and `rows`, the number of rows with a move.
     """
     import numpy as np
     import torch

@@ -98,7 +98,7 @@ def show_settings(request: Request) -> Response:
 
 
 def main() -> int:
-    """Serve the UI; return the exit status: 0 by a signal, 1 if a process died, 2 on an error."""
+    """Serve the UI; return 0 after Ctrl-C or SIGTERM, 1 if a process died, 2 on an error."""
     parser = argparse.ArgumentParser(
         description="Serve Dagster's web UI on this machine until Ctrl-C."
     )
@@ -197,7 +197,7 @@ def start_module(module: str, *arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
-    """Stop processes and all that they started, at once; kill what is left after STOP_SECONDS."""
+    """Stop processes and their descendants together; kill those left after STOP_SECONDS."""
     tree: list[psutil.Process] = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):

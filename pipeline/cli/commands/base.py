@@ -35,7 +35,7 @@ def raise_interrupt(number: int, frame: object) -> None:
 
 
 class StopOnSignal:
-    """Stop callback: returns True after SIGTERM or Ctrl-C; a second Ctrl-C ends at once."""
+    """Stop callback: returns True after SIGTERM or Ctrl-C; a second Ctrl-C interrupts at once."""
 
     received_signal: ClassVar[int] = 0
     """Number of the signal received, or 0; it determines the exit status."""

@@ -105,9 +105,9 @@ def make_default_options(network: Path | None) -> tuple[Options, str]:
 def make_loader(
     network: Path | None, evaluator: str | None
 ) -> Callable[[str | None, int], Evaluator]:
-    """Return a function that loads a checkpoint on some threads; for None, the default player.
+    """Return a function that loads a player, given a directory or None, and a number of threads.
 
-    The default player is `network`, or `evaluator` if that is None.
+    For None, it loads the checkpoint `network`, or the evaluator if that is None too.
 
     A network with a model.onnx (`fianchetto export`) is loaded without torch, which takes a second
     to import.

@@ -153,7 +153,7 @@ OPTIONS_BY_ASSET = {
 
 
 def read_saved_settings(positions: Path) -> dict[str, Any]:
-    """Return those settings of existing positions that differ from the defaults; {} if none."""
+    """Return the settings of existing positions that differ from the defaults; {} without any."""
     try:
         saved, defaults = read_manifest(positions)["config"], to_jsonable_python(IngestConfig())
     except DatasetError:

@@ -44,7 +44,7 @@ MAX_TABLE_ROWS = 200
 
 
 def describe_path(path: Path) -> Metadata:
-    """Return the metadata that contains the path of a result."""
+    """Return metadata with the path of a result."""
     return {"path": dg.MetadataValue.path(path), "dagster/uri": path.as_uri()}
 
 

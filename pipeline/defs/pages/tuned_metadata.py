@@ -56,7 +56,7 @@ def _describe_teacher(tuned: Path) -> Metadata:
 
 
 def _select_elo(match: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the Elo figures of a match; {} for None. A match without a loss has only one bound."""
+    """Return the Elo figures of a match, except infinite ones; {} without a match."""
     if match is None:
         return {}
     return {name: match[name] for name in ELO if match[name] is not None}
@@ -79,7 +79,7 @@ def _quote_games(out: Path, generations: int) -> Metadata:
 
 
 def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return metadata of matches: Elo against the network's start, and all results."""
+    """Return metadata of matches: Elo against the network that it started from, and all results."""
     match = result["against_seed"]
     return {
         "path": dg.MetadataValue.path(out),

@@ -18,18 +18,11 @@ from dagster._core.launcher import WorkerStatus
 from engine import compiling
 from engine.errors import UserError
 from engine.progress import Tick
-from pipeline.defs import ui
+from pipeline.defs import launcher, ui
 from pipeline.defs.child import ChildError, run_child
-from pipeline.defs.launcher import WatchfulRunLauncher, is_alive
 from tests.pipeline.defs import stand_in
+from tests.processes import is_alive
 from tests.waiting import LONG, until
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def read_pids(folder: Path) -> list[int]:
@@ -62,7 +55,7 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
     grace = 1.5 if stubborn else LONG
     with pytest.raises(Interrupted):
         run_child(partial(stand_in.work, tmp_path, stubborn), progress=interrupt, grace=grace)
-    until(lambda: all(has_ended(pid) for pid in read_pids(tmp_path)))
+    until(lambda: not any(is_alive(pid) for pid in read_pids(tmp_path)))
     assert (tmp_path / "saved").exists() is not stubborn
     assert int((tmp_path / "state").read_text()) > 0
 
@@ -84,7 +77,7 @@ def test_the_child_of_a_killed_run_process_ends(tmp_path: Path, stubborn: bool) 
     pids = read_pids(tmp_path)
     run_process.kill()
     run_process.wait()
-    until(lambda: all(has_ended(pid) for pid in pids))
+    until(lambda: not any(is_alive(pid) for pid in pids))
     assert (tmp_path / "saved").exists() is not stubborn
 
 
@@ -117,7 +110,7 @@ def test_results_progress_and_logs_arrive(capfd: pytest.CaptureFixture[str]) -> 
     assert {"a step takes long", compiling.MESSAGE} <= set(printed.err.splitlines())
 
 
-ENDS_AFTER_FILE = """
+ENDS_AFTER_OTHER = """
 import pathlib, signal, sys, time
 mine, other = map(pathlib.Path, sys.argv[1:])
 def end(*_):
@@ -134,37 +127,34 @@ while True: time.sleep(0.01)
 def test_the_processes_of_the_ui_are_stopped_at_the_same_time(tmp_path: Path) -> None:
     """A process that is stopped ends only after the other has been told to stop."""
     names = [str(tmp_path / "daemon"), str(tmp_path / "server")]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", ENDS_AFTER_FILE, *order])
-        for order in (names, names[::-1])
-    ]
+    command = [sys.executable, "-c", ENDS_AFTER_OTHER]
+    processes = [subprocess.Popen([*command, *order]) for order in (names, names[::-1])]
     until(lambda: all(Path(name).exists() for name in names))
     ui.stop(processes)
     assert all(Path(name).with_suffix(".ended").exists() for name in names), "none was killed"
-    assert all(process.poll() is not None for process in processes)
 
 
 @pytest.mark.usefixtures("data_folder")
 def test_the_launcher_detects_that_a_run_process_died() -> None:
     empty_job = dg.GraphDefinition(name="nothing", node_defs=[]).to_job()
     with dg.DagsterInstance.get() as instance:
-        launcher, run = instance.run_launcher, instance.create_run_for_job(empty_job)
-        assert isinstance(launcher, WatchfulRunLauncher)
-        assert launcher.supports_check_run_worker_health
+        run_launcher, run = instance.run_launcher, instance.create_run_for_job(empty_job)
+        assert isinstance(run_launcher, launcher.WatchfulRunLauncher)
+        assert run_launcher.supports_check_run_worker_health
         assert instance.run_monitoring_enabled
         assert not instance.telemetry_enabled
-        assert launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
+        assert run_launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
         worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         instance.report_engine_event(
             "Started process for run.", run, EngineEventData.in_process(worker.pid)
         )
-        assert launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
+        assert run_launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
         worker.kill()
-        until(lambda: has_ended(worker.pid))
-        health = launcher.check_run_worker_health(run)
+        until(lambda: not is_alive(worker.pid))
+        health = run_launcher.check_run_worker_health(run)
         assert health.status == WorkerStatus.FAILED
         assert f"process {worker.pid} of the run has died" in str(health)
         worker.wait()
-    assert is_alive(os.getpid(), time.time())
+    assert launcher.is_alive(os.getpid(), time.time())
     # a process that started later and has the same ID is not the run's
-    assert not is_alive(os.getpid(), psutil.Process().create_time() - 3600)
+    assert not launcher.is_alive(os.getpid(), psutil.Process().create_time() - 3600)

@@ -21,6 +21,7 @@ from tests.pipeline.datasets import content
 from tests.pipeline.defs.conftest import prepare_data_folder, random_pgn
 from tests.pipeline.defs.served.server import Server, serving, wait_for
 from tests.pipeline.loopback import serving as publishing
+from tests.processes import is_alive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MONTH = f"{MONTH_PREFIX}2013-02"
@@ -50,9 +51,7 @@ def list_finished_shards(out: Path) -> list[Path]:
 
 
 def have_ended(processes: list[psutil.Process]) -> bool:
-    return not any(
-        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes
-    )
+    return not any(is_alive(process.pid) for process in processes)
 
 
 def kill_run(workers: list[psutil.Process]) -> None:
