@@ -131,8 +131,8 @@ def run_and_report_errors(work: Callable[[], object]) -> int:
     except UserError as error:
         line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
         if isinstance(error, Stopped):
-            number = StopOnSignal.received_signal
-            status = SIGNAL_STATUS_BASE + number if number else 1
+            received = StopOnSignal.received_signal
+            status = SIGNAL_STATUS_BASE + received if received else 1
     except (MemoryError, RuntimeError) as error:
         # torch raises RuntimeError when it runs out of memory
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
