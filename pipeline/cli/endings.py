@@ -14,10 +14,7 @@ def suggest_command(*words: object) -> str:
 
 
 def describe_dataset(manifest: Mapping[str, Any], out: object, was_complete: bool) -> str:
-    """Describe a dataset in five lines, plus the first dropped game for each reason.
-
-    `was_complete` says that it existed before the command, which then did nothing.
-    """
+    """Describe a dataset in five lines, plus the first dropped game for each reason."""
     games, positions = manifest["games"], manifest["positions"]
     used = f"{games['used']:,} of {games['read']:,} games are used"
     if games["dropped"]:

@@ -149,10 +149,7 @@ def split_optional(hint: Any) -> tuple[Any, bool]:
 
 
 def find_key(name: str, keys: Collection[str], origin: str) -> str:
-    """Return the key `name`, or the least nested key that ends in it. Raises SettingError.
-
-    The error message names `origin`, where the setting was given.
-    """
+    """Return the key `name`, or the least nested key that ends in it. Raises SettingError."""
     if name in keys:
         return name
     found = [key for key in keys if key.endswith(f".{name}")]

@@ -122,10 +122,7 @@ class DataFolder(dg.ConfigurableResource[None]):
         return self.path / kind / name
 
     def imitation_folder(self, player: str) -> Path:
-        """Return the folder of a player's network.
-
-        A hash is added if special characters of the player's name had to be replaced.
-        """
+        """Return the folder of a player's network, with a hash if the name had to be changed."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", player)[:60]
         digest = "" if plain == player else f"-{hashlib.sha256(player.encode()).hexdigest()[:8]}"
         return self.result_folder("checkpoints", f"imitation-{plain}{digest}")
