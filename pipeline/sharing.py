@@ -1,7 +1,7 @@
 """Publish checkpoints and datasets on the Hugging Face hub, and download them.
 
     push: files that the card or manifest lists + README.md (a model or data card) -> one commit
-    pull: those files -> OUT.pulling -> checked as at any opening -> renamed to OUT
+    pull: the same files -> OUT.pulling -> checked -> renamed to OUT
 
 `HF_ENDPOINT` names another server, and `hf auth login` or `HF_TOKEN` gives access.
 """
@@ -22,68 +22,68 @@ from pipeline.dataset.files.columns import MANIFEST
 from pipeline.errors import ConfigError, FetchError
 from pipeline.storage.tables import text_table
 
-README, DATA_CARD = "README.md", "CARD.md"
-DATASETS = "datasets/"
-"""Prefix of a dataset's repository, as in the hub's own addresses."""
-PULLED_NAMES = {
-    "model": re.compile(rf"{CARD_FILE}|{ONNX}|{README}|weights-[\w-]+\.safetensors", re.ASCII),
-    "dataset": re.compile(rf"{MANIFEST}|{DATA_CARD}|{README}|[\w.-]+\.parquet", re.ASCII),
+README_FILE, DATA_CARD_FILE = "README.md", "CARD.md"
+DATASET_PREFIX = "datasets/"
+"""Prefix of a dataset's name in `repo`, as in the hub's URLs."""
+PULLED_FILES = {
+    "model": re.compile(rf"{CARD_FILE}|{ONNX}|{README_FILE}|weights-[\w-]+\.safetensors", re.ASCII),
+    "dataset": re.compile(rf"{MANIFEST}|{DATA_CARD_FILE}|{README_FILE}|[\w.-]+\.parquet", re.ASCII),
 }
-"""Names of files to download, by the kind of repository; no path, so that nothing is written
-outside the folder."""
+"""Names of files to download, by the kind of repository. They contain no path, so nothing is
+written outside the folder."""
 MAX_REPORT_BYTES = 64 << 20
+"""Maximum size of a report.json that is read for a card."""
 
 
 def push(
     folder: Path, repo: str, license: str, *, public: bool = False, report: Path | None = None
 ) -> dict[str, Any]:
-    """Publish a checkpoint or dataset in one commit, and return its address and files.
+    """Publish a checkpoint or dataset in one commit, and return the commit's URL and files.
 
     A new repository is private unless `public`. The card quotes `report`, by default FOLDER/report.
-    Raises ConfigError, CheckpointError, DatasetError, and FetchError for an error of the hub.
+    Raises ConfigError, CheckpointError or DatasetError for the folder, FetchError for the hub.
     """
-    hub, kind = _import_hub(), _kind_of(folder)
-    name = repo.removeprefix(DATASETS)
+    hub, kind = _import_hub(), _detect_kind(folder)
+    name = repo.removeprefix(DATASET_PREFIX)
     report = report or folder / "report"
     if kind == "dataset":
         dataset = Dataset.open(folder)
-        files = [MANIFEST, DATA_CARD, *(entry["name"] for entry in dataset.page["files"])]
+        files = [MANIFEST, DATA_CARD_FILE, *(entry["name"] for entry in dataset.page["files"])]
         files = [file for file in dict.fromkeys(files) if (folder / file).exists()]
-        text = _data_card(folder, name, license)
+        text = _format_data_card(folder, name, license)
     else:
         card = _check_checkpoint(folder)
-        files = [
-            CARD_FILE,
-            card["files"]["weights"]["name"],
-            *([ONNX] if "onnx" in card["files"] else []),
-        ]
-        text = model_card(card, name, license, _read_report(report))
+        files = [CARD_FILE, card["files"]["weights"]["name"]]
+        files += [ONNX] if "onnx" in card["files"] else []
+        text = format_model_card(card, name, license, _read_report(report))
     operations = [hub.CommitOperationAdd(file, str(folder / file)) for file in files]
-    operations.append(hub.CommitOperationAdd(README, text.encode()))
-    with _hub_errors(repo):
+    operations.append(hub.CommitOperationAdd(README_FILE, text.encode()))
+    files.append(README_FILE)
+    with _translate_hub_errors(repo):
         api = hub.HfApi()
         api.create_repo(name, repo_type=kind, private=not public, exist_ok=True)
-        found = api.create_commit(
+        commit = api.create_commit(
             name, operations, repo_type=kind, commit_message=f"Upload {folder.resolve().name}"
         )
-    return {"repo": name, "kind": kind, "files": [*files, README], "url": str(found.commit_url)}
+    return {"repo": name, "kind": kind, "files": files, "url": str(commit.commit_url)}
 
 
 def pull(repo: str, out: Path, *, revision: str | None = None) -> dict[str, Any]:
-    """Download a checkpoint, or a dataset named datasets/OWNER/NAME, and check it; return its kind.
+    """Download a checkpoint, or a dataset named datasets/OWNER/NAME, check it, and return its kind.
 
-    A stopped download continues. Raises ConfigError, FetchError, and the errors of opening.
+    A stopped download is resumed. Raises ConfigError for `out`, FetchError for the hub, and
+    CheckpointError or DatasetError for damaged files.
     """
     hub = _import_hub()
-    kind = "dataset" if repo.startswith(DATASETS) else "model"
-    name, partial = repo.removeprefix(DATASETS), out.with_name(f"{out.name}.pulling")
+    kind = "dataset" if repo.startswith(DATASET_PREFIX) else "model"
+    name, partial = repo.removeprefix(DATASET_PREFIX), out.with_name(f"{out.name}.pulling")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists: choose a new directory, or delete this one")
-    with _hub_errors(repo):
+        raise ConfigError(f"{out} is not an empty directory: choose a new one, or delete it")
+    with _translate_hub_errors(repo):
         listed = hub.HfApi().list_repo_files(name, repo_type=kind, revision=revision)
-        files = [file for file in listed if PULLED_NAMES[kind].fullmatch(file)]
+        files = [file for file in listed if PULLED_FILES[kind].fullmatch(file)]
         if not files:
-            raise FetchError(f"{repo} has no files of a {kind}: check its name")
+            raise FetchError(f"{repo} has no files of a {kind}: check the name")
         hub.snapshot_download(
             name, repo_type=kind, revision=revision, local_dir=partial, allow_patterns=files
         )
@@ -110,7 +110,7 @@ def _import_hub() -> Any:
     return huggingface_hub
 
 
-def _kind_of(folder: Path) -> str:
+def _detect_kind(folder: Path) -> str:
     if is_training_set(folder):
         raise ConfigError(
             f"{folder} is a training set, which only lists datasets: push each dataset"
@@ -123,7 +123,7 @@ def _kind_of(folder: Path) -> str:
 
 
 def _check_checkpoint(folder: Path) -> dict[str, Any]:
-    """Return the card of a checkpoint whose weights and export are those that it lists."""
+    """Return a checkpoint's card after comparing its weights and its export with their hashes."""
     from model.checkpoint import load
     from model.inference.onnx_evaluator import find_export
 
@@ -133,42 +133,42 @@ def _check_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _hub_errors(repo: str) -> Iterator[None]:
-    """Raise FetchError with one line for an error of the hub or of the connection."""
+def _translate_hub_errors(repo: str) -> Iterator[None]:
+    """Turn an error of the hub or of the connection into a FetchError of one line."""
     errors: Any = import_module("huggingface_hub.errors")
     try:
         yield
     except (errors.HTTPError, errors.HFValidationError, errors.LocalEntryNotFoundError) as error:
         text = " ".join(str(error).split())[:300] or type(error).__name__
-        hint = "check its name, and log in with `hf auth login` if it is private"
+        hint = "check the name, and log in with `hf auth login` if the repository is private"
         raise FetchError(f"{repo}: the hub answered: {text}; {hint}") from error
 
 
 def _read_report(report: Path) -> str:
-    """Return the sentences and figures of a report's headline; "" without a report."""
+    """Return the headline of a report, with its figures; "" if there is no report."""
     path = report / "report.json"
     if not path.exists():
         return ""
-    found = read_json(path, ConfigError, max_bytes=MAX_REPORT_BYTES)
+    content = read_json(path, ConfigError, max_bytes=MAX_REPORT_BYTES)
     try:
-        if "chosen" in found:
+        if "chosen" in content:  # the report of an imitation
             from pipeline.imitation.page import imitation_text
 
-            return imitation_text(found)
-        return f"{found['headline']} {found['compared']}"
+            return imitation_text(content)
+        return f"{content['headline']} {content['compared']}"
     except (KeyError, TypeError, StopIteration) as error:
         raise ConfigError(
             f"{path} is not a report of this version: run `fianchetto report` again"
         ) from error
 
 
-def model_card(card: Mapping[str, Any], repo: str, license: str, measured: str) -> str:
+def format_model_card(card: Mapping[str, Any], repo: str, license: str, measured: str) -> str:
     """Return a model card: license, network, data, measured figures, and how to load it."""
     from pipeline.training.train import count_positions, list_datasets
 
-    names = ", ".join(dict.fromkeys(one["name"] for one in list_datasets(card["data"])))
+    names = ", ".join(dict.fromkeys(entry["name"] for entry in list_datasets(card["data"])))
     player = card["data"].get("player")
-    lines = ["", f"It imitates {' or '.join(player['names'])}." if player else ""]
+    imitates = f" It imitates {' or '.join(player['names'])}." if player else ""
     metrics = card["metrics"]
     if not measured and "validation_top1" in metrics:
         measured = (
@@ -193,7 +193,7 @@ tags: [chess]
 
 # {repo.rpartition("/")[2]}
 
-A policy-value network for chess, trained with Fianchetto.{" ".join(lines)}
+A policy-value network for chess, trained with Fianchetto.{imitates}
 
 ```text
 {network}
@@ -220,10 +220,10 @@ The files are weights and JSON; loading them runs no code.
 """
 
 
-def _data_card(folder: Path, repo: str, license: str) -> str:
-    """Return a dataset's own card with the hub's header, and how to load it."""
-    path = folder / DATA_CARD
+def _format_data_card(folder: Path, repo: str, license: str) -> str:
+    """Return a dataset's own card with the hub's header, and the command that downloads it."""
+    path = folder / DATA_CARD_FILE
     card = path.read_text(encoding="utf-8") if path.exists() else f"# {folder.resolve().name}\n"
-    use = f"fianchetto pull {DATASETS}{repo} --out games"
+    use = f"fianchetto pull {DATASET_PREFIX}{repo} --out games"
     header = f"---\nlicense: {json.dumps(license)}\ntags: [chess]\n---\n\n"
     return f"{header}{card.rstrip()}\n\n## Use\n\n```sh\n{use}\n```\n"

@@ -1,12 +1,12 @@
-"""Fixtures and hooks of all tests: hypothesis, the distribution over workers, shared data."""
+"""Fixtures and hooks for all tests: hypothesis, distribution over pytest's workers, shared data."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Tests and their subprocesses run side by side, where threads that wait actively take many times as
-# long (docs/log/2026-11-20.md, "Busy neighbours"). Torch reads this when it is imported.
+# Torch reads this when it is imported. Tests and their subprocesses share the cores, where threads
+# that wait actively take many times as long (docs/log/2026-11-20.md, "Busy neighbours").
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -15,16 +15,16 @@ from xdist.scheduler import LoadScopeScheduling
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-TOGETHER = ("tests/pipeline/defs", "tests/pipeline/cli")
+ONE_WORKER_FOLDERS = ("tests/pipeline/defs", "tests/pipeline/cli")
 """Folders whose files share expensive fixtures, so that one worker runs them all."""
 LONGEST = (
-    *TOGETHER,
+    *ONE_WORKER_FOLDERS,
     "tests/model/inference/test_export.py",
     "tests/pipeline/ingest",
     "tests/model/network/test_presets.py",
     "tests/engine/encoding/test_planes_oracle.py",
 )
-"""Folders and files that start first, so that no worker runs a long one when others are done."""
+"""Folders and files that start first, so that no worker runs a long one after all others end."""
 
 # no deadline: the first call of a kernel may compile it, and the machine may be busy
 settings.register_profile("fianchetto", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,12 +32,12 @@ settings.load_profile("fianchetto")
 
 
 class Scheduling(LoadScopeScheduling):
-    """Assigns whole files to a worker, so that fixtures of a module are made once."""
+    """Assigns whole files to a worker, so that their module fixtures are made once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.rpartition("/")[0]
-        return folder if folder in TOGETHER else file
+        return folder if folder in ONE_WORKER_FOLDERS else file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,17 +48,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the order within a file stays."""
-    items.sort(
-        key=lambda item: next(
-            (at for at, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST)
-        )
-    )
+    """Move the longest files to the front; the order within a file stays."""
+
+    def rank(item: pytest.Item) -> int:
+        places = (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name))
+        return next(places, len(LONGEST))
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def unsynced() -> Iterator[None]:
-    """Replace fsync: without it, a killed process loses no writes, and tests are faster."""
+    """Replace fsync, which takes time; tests kill processes, but do not cut the power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -66,7 +67,7 @@ def unsynced() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def store_in_memory() -> Iterator[None]:
-    """Allow fsspec's store in memory, which commands reject because it is lost at their end."""
+    """Allow fsspec's in-memory store, which commands reject because it is lost when they end."""
     from pipeline.storage.stores import STORES
 
     with pytest.MonkeyPatch.context() as patch:
@@ -76,9 +77,9 @@ def store_in_memory() -> Iterator[None]:
 
 @pytest.fixture
 def poll_stop_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make training poll `stop` only before each step, so that tests can count steps.
+    """Let training poll `stop` only before each step, so that tests can count the steps.
 
-    During validation, the number of polls depends on the machine's speed.
+    Otherwise the number of polls during validation depends on the machine's speed.
     """
     monkeypatch.setattr("model.training.loop.POLL_SECONDS", float("inf"))
 

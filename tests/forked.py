@@ -1,13 +1,13 @@
 """Start Python processes quickly: fork a server that has imported torch and loaded the kernels.
 
-A new Python needs one to three CPU seconds for that. `Popen` and `run` replace those of subprocess
-for commands `[sys.executable, "-m", MODULE, ...]` and `[sys.executable, "-c", CODE, ...]`. Tests of
-imports and compiling need a new Python.
+A new Python process needs one to three CPU seconds for that. `Popen` and `run` replace those of
+subprocess for commands `[sys.executable, "-m", MODULE, ...]` and `[sys.executable, "-c", CODE,
+...]`. Do not use them for tests of imports and of compiling.
 
     test -> Popen -- command, folder, environment, streams --> server (one per pytest worker)
                      -> os.fork() -> the child runs the command as `__main__`
 
-The server has no threads, which a fork would lose: it has not read Parquet or trained.
+The server must not have threads, which a fork would lose, so it neither reads Parquet nor trains.
 """
 
 import atexit
@@ -32,39 +32,41 @@ from typing import Any, NoReturn
 from tests.conftest import REPOSITORY
 
 KILL_AT = "FIANCHETTO_TESTS_KILL_AT"
-"""Environment variable: a process kills itself before its file operation of this number, from 1."""
+"""Environment variable: the number of the file operation, from 1, before which a process kills
+itself."""
 FILE_OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
-"""Audit events that `KILL_AT` counts, besides `open` for writing; `os.replace` is a rename."""
+"""Audit events that count as file operations, besides `open` for writing; `os.replace` is a
+rename."""
 POLL_SECONDS = 0.01
 RUNNING = -1
-"""Answer of the server instead of an exit status."""
+"""Answer of the server instead of an exit status, while a process runs."""
 GAME = (
     b'[Event "Rated"]\n[Site "https://lichess.org/fianchet"]\n[Result "1-0"]\n\n1. e4 f6 2. d4 '
     b"g5 3. Qh5# 1-0\n"
 )
-ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+SIGNATURE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
 class Popen(subprocess.Popen[Any]):
-    """A process that the server forks and waits for."""
+    """A process that the server forks and waits for; otherwise like subprocess.Popen."""
 
     def _execute_child(self, *arguments: Any) -> None:
-        given = ARGUMENTS.bind(self, *arguments).arguments
-        assert given["args"][0] == sys.executable
+        values = SIGNATURE.bind(self, *arguments).arguments
+        assert values["args"][0] == sys.executable
         request = {
-            "command": [str(word) for word in given["args"][1:]],
-            "folder": str(given["cwd"] or os.getcwd()),  # noqa: PTH109
-            "environment": dict(given["env"] or os.environ),
+            "command": [str(word) for word in values["args"][1:]],
+            "folder": str(values["cwd"] or os.getcwd()),  # noqa: PTH109
+            "environment": dict(values["env"] or os.environ),
         }
-        streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        ours = [number if stream == -1 else stream for number, stream in enumerate(streams)]
-        self.pid = _server().ask(request, ours)
+        pipes = [values[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        streams = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes)]
+        self.pid = _start_server().ask(request, streams)
         self._child_created = True
-        self._close_pipe_fds(*(given[name] for name in PIPES))  # type: ignore[attr-defined]
+        self._close_pipe_fds(*(values[name] for name in PIPES))  # type: ignore[attr-defined]
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
-        while (status := _server().ask({"wait": self.pid})) == RUNNING:
+        while (status := _start_server().ask({"wait": self.pid})) == RUNNING:
             if flags & os.WNOHANG:
                 return 0, 0
             time.sleep(POLL_SECONDS)
@@ -86,15 +88,16 @@ def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
 
 
 class Server:
-    """The tests' connection to the server."""
+    """The server's process, and the connection to it."""
 
     def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair()
-        with theirs:
-            words = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
-            # a new session, so that Ctrl-C in the terminal does not reach it
+        self.socket, server_socket = socket.socketpair()
+        with server_socket:
+            number = server_socket.fileno()
+            command = [sys.executable, "-m", "tests.forked", str(number)]
+            # a new session, so that Ctrl-C in the terminal does not reach the server
             self.process = subprocess.Popen(
-                words, cwd=REPOSITORY, pass_fds=[theirs.fileno()], start_new_session=True
+                command, cwd=REPOSITORY, pass_fds=[number], start_new_session=True
             )
         self.answers = self.socket.makefile("r")
 
@@ -105,7 +108,7 @@ class Server:
 
 
 @cache
-def _server() -> Server:
+def _start_server() -> Server:
     return Server()
 
 
@@ -113,26 +116,26 @@ def _server() -> Server:
 
 
 def main() -> None:
-    """Answer requests until the tests end; a child runs the requested command."""
-    theirs = socket.socket(fileno=int(sys.argv[1]))
-    _load()
-    while request := _received(theirs):
-        asked, streams = request
-        if "wait" in asked:
-            pid, status = os.waitpid(asked["wait"], os.WNOHANG)
+    """Answer requests until the tests end; forked children run the requested commands."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    _preload()
+    while received := _receive_request(connection):
+        request, streams = received
+        if "wait" in request:
+            pid, status = os.waitpid(request["wait"], os.WNOHANG)
             answer = status if pid else RUNNING
         elif not (answer := os.fork()):
-            theirs.close()
-            _end(_status(asked, streams))
+            connection.close()
+            _exit(_run_to_exit_status(request, streams))
         for stream in streams:
             os.close(stream)
-        theirs.sendall(f"{answer}\n".encode())
+        connection.sendall(f"{answer}\n".encode())
 
 
-def _load() -> None:
-    """Import modules and load kernels that take long."""
+def _preload() -> None:
+    """Import the modules and load the kernels that take long."""
     import torch
-    import torch._dynamo  # as the first optimizer does
+    import torch._dynamo  # torch imports it for the first optimizer
 
     import pipeline.cli.main
     import pipeline.finetune.loop
@@ -149,7 +152,7 @@ def _load() -> None:
 
 
 def _encode_a_game() -> None:
-    """Load the kernels of an ingest."""
+    """Encode one game, to load the kernels of an ingest."""
     import tempfile
     from pathlib import Path
 
@@ -167,22 +170,22 @@ def _encode_a_game() -> None:
     release_buffers()
 
 
-def _received(theirs: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+def _receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Return the next request and its streams; None when the tests have ended."""
     text, streams = b"", []
     while not text.endswith(b"\n"):
-        part, sent, _, _ = socket.recv_fds(theirs, 1 << 20, len(PIPES))
+        part, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, len(PIPES))
         if not part:
             return None
         text += part
-        streams += sent
+        streams += descriptors
     return json.loads(text), streams
 
 
-def _status(asked: dict[str, Any], streams: list[int]) -> int:
+def _run_to_exit_status(request: dict[str, Any], streams: list[int]) -> int:
     """Run a command and return its exit status."""
     try:
-        _become(asked, streams)
+        _run_as_main(request, streams)
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return error.code or 0
@@ -198,55 +201,51 @@ def _status(asked: dict[str, Any], streams: list[int]) -> int:
     return 0
 
 
-def _end(status: int) -> NoReturn:
-    """End this process without freeing its modules, which would take 1.5 s."""
+def _exit(status: int) -> NoReturn:
+    """Exit without freeing the modules, which would take 1.5 s."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # it has no reader, or was closed
+        with contextlib.suppress(OSError, ValueError):  # no reader, or a closed stream
             stream.flush()
     os._exit(status)
 
 
-def _become(asked: dict[str, Any], streams: list[int]) -> None:
-    """Run a command in this process as a new Python would."""
+def _run_as_main(request: dict[str, Any], streams: list[int]) -> None:
+    """Run a command in this process as a new Python process would."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(asked["environment"])
+    os.environ.update(request["environment"])
     if KILL_AT in os.environ:
-        _kill_before(int(os.environ.pop(KILL_AT)))
-    kind, what, *sys.argv[1:] = asked["command"]
-    sys.path[0] = "" if kind == "-c" else asked["folder"]
-    if kind == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        kill_at = int(os.environ.pop(KILL_AT))
+        count_operations(
+            lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == kill_at else None
+        )
+    option, module_or_code, *sys.argv[1:] = request["command"]
+    sys.path[0] = "" if option == "-c" else request["folder"]
+    if option == "-m":
+        runpy.run_module(module_or_code, run_name="__main__", alter_sys=True)
     else:
         sys.argv[0] = "-c"
         sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
+        exec(compile(module_or_code, "<string>", "exec"), vars(sys.modules["__main__"]))
 
 
-def count_operations(act: Callable[[int], object]) -> None:
+def count_operations(callback: Callable[[int], object]) -> None:
     """Call a function before each file operation of this process, with its number from 1."""
     numbers = itertools.count(1)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if writes or event in FILE_OPERATIONS:
-            act(next(numbers))
+            callback(next(numbers))
 
     sys.addaudithook(hook)
-
-
-def _kill_before(operation: int) -> None:
-    """Kill this process before its file operation of this number."""
-    count_operations(
-        lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == operation else None
-    )
 
 
 if __name__ == "__main__":

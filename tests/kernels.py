@@ -1,6 +1,6 @@
-"""Compile all modules and kernels before the tests, while linters run: `python -m tests.kernels`.
+"""Compile all modules and kernels before the tests: `python -m tests.kernels`.
 
-Otherwise, processes that start together would each compile all of them.
+Otherwise, each of the test processes that start together would compile all of them.
 """
 
 import compileall

@@ -1,5 +1,4 @@
-"""Print the lowest versions that pyproject.toml allows, as pip constraints: `python -m
-tests.lowest`."""
+"""`python -m tests.lowest`: print the lowest versions that pyproject.toml allows, for pip -c."""
 
 import sys
 import tomllib
@@ -12,15 +11,13 @@ from packaging.version import Version
 
 from tests.conftest import REPOSITORY
 
-EXTRAS = ("dev",)
-EXCEPT = {"torch": "2.13.0"}
-"""Versions that replace the lowest ones: other builds of torch have gigabytes."""
+OVERRIDES = {"torch": "2.13.0"}
+"""Versions used instead of the lowest ones: other builds of torch have gigabytes."""
 
 
-def lowest(project: dict[str, Any]) -> Iterator[str]:
+def list_constraints(project: dict[str, Any]) -> Iterator[str]:
     """Yield a constraint for each requirement with a lower bound."""
-    extras = project["optional-dependencies"]
-    for line in [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]:
+    for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
         requirement = Requirement(line)
         name = canonicalize_name(requirement.name)
         bounds = [
@@ -28,12 +25,14 @@ def lowest(project: dict[str, Any]) -> Iterator[str]:
             for bound in requirement.specifier
             if bound.operator in (">=", "==", "~=")
         ]
-        if name in EXCEPT:
-            yield f"{name}=={EXCEPT[name]}"
+        if name in OVERRIDES:
+            yield f"{name}=={OVERRIDES[name]}"
         elif bounds:
             yield f"{name}=={max(bounds)}"
 
 
 if __name__ == "__main__":
     with (REPOSITORY / "pyproject.toml").open("rb") as file:
-        sys.stdout.writelines(f"{line}\n" for line in lowest(tomllib.load(file)["project"]))
+        sys.stdout.writelines(
+            f"{line}\n" for line in list_constraints(tomllib.load(file)["project"])
+        )

@@ -1,5 +1,4 @@
-"""Run docs/first_steps.ipynb, and write the outputs of its cells into it: `python -m
-tests.notebook`.
+"""`python -m tests.notebook`: run docs/first_steps.ipynb, and store the outputs of its cells in it.
 
 Cells are executed as in Jupyter, but without its packages, in a temporary folder.
 """
@@ -18,31 +17,31 @@ from tests.conftest import REPOSITORY
 NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
 
 
-def run(
+def run_cells(
     cells: list[dict[str, Any]], folder: Path
 ) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
-    """Execute a notebook in a folder; return its variables and the outputs of each code cell."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+    """Execute cells in a folder; return their variables and the outputs of each code cell."""
+    variables: dict[str, Any] = {"__name__": "__main__"}
     outputs = []
     with contextlib.chdir(folder):
         for cell in cells:
             if cell["cell_type"] == "code":
-                outputs.append(execute("".join(cell["source"]), names))
-    return names, outputs
+                outputs.append(execute("".join(cell["source"]), variables))
+    return variables, outputs
 
 
-def execute(code: str, names: dict[str, Any]) -> list[dict[str, Any]]:
+def execute(code: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
     """Execute a cell and return its outputs, as a notebook stores them."""
     body = ast.parse(code).body
     last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
     printed, value = io.StringIO(), None
     with contextlib.redirect_stdout(printed):
-        exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
+        exec(compile(ast.Module(body, []), "<cell>", "exec"), variables)
         if last is not None:
-            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
-    shown: list[dict[str, Any]] = []
+            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), variables)
+    outputs: list[dict[str, Any]] = []
     if printed.getvalue():
-        shown.append(
+        outputs.append(
             {"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(True)}
         )
     if value is not None:
@@ -52,21 +51,19 @@ def execute(code: str, names: dict[str, Any]) -> list[dict[str, Any]]:
             if svg
             else {"text/plain": pprint.pformat(value, width=100, sort_dicts=False).splitlines(True)}
         )
-        shown.append({"output_type": "display_data", "metadata": {}, "data": data})
-    return shown
+        outputs.append({"output_type": "display_data", "metadata": {}, "data": data})
+    return outputs
 
 
 def main() -> None:
-    """Write the outputs into the notebook."""
-    page = json.loads(NOTEBOOK.read_text())
+    """Run the notebook and store its outputs."""
+    notebook = json.loads(NOTEBOOK.read_text())
     with tempfile.TemporaryDirectory() as folder:
-        _, outputs = run(page["cells"], Path(folder))
-    for number, (cell, shown) in enumerate(
-        zip((cell for cell in page["cells"] if cell["cell_type"] == "code"), outputs, strict=True),
-        1,
-    ):
-        cell |= {"execution_count": number, "outputs": shown}
-    NOTEBOOK.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n")
+        _, outputs = run_cells(notebook["cells"], Path(folder))
+    code_cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    for number, (cell, stored) in enumerate(zip(code_cells, outputs, strict=True), 1):
+        cell |= {"execution_count": number, "outputs": stored}
+    NOTEBOOK.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Take the pictures of the README: `python -m tests.pictures [--games PGN] [--minutes M]`.
+"""Take the pictures of the documents: `python -m tests.pictures [--games PGN] [--minutes M]`.
 
-Dagster's UI runs on a temporary instance in which the embedded sample has been materialized.
-Chromium trains a network on the given games as docs/guides/own_games.md says. The report is of
-datasets/embedded on these games.
+Dagster's UI runs on a temporary instance in which the embedded sample has been materialized. In a
+browser, a network is trained on the given games as docs/guides/own_games.md describes. The report
+measures datasets/embedded on these games.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from pipeline.evaluation.game_texts import read_dump
 from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 from tests.pipeline.board.served import serving as serving_board
+from tests.pipeline.defs.served.browser import find_newest_run
 from tests.pipeline.defs.served.first_hour import take_first_hour
 from tests.pipeline.defs.served.server import Server, serving
 
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 IMAGES = REPOSITORY / "docs" / "images"
-MOST_BYTES = 150_000
+MAX_PICTURE_BYTES = 150_000
 """Maximum size of a picture, since pictures are in git."""
-ASKED = "r1bqk2r/pppp1ppp/2n2n2/4p1N1/1bB1P3/8/PPPP1PPP/RNBQK2R w KQkq - 6 5"
+FEN_TO_ASK = "r1bqk2r/pppp1ppp/2n2n2/4p1N1/1bB1P3/8/PPPP1PPP/RNBQK2R w KQkq - 6 5"
 """A position to ask about: White attacks f7."""
-POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
+FEN_TO_SHOW = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
 
 
 def main() -> None:
@@ -48,28 +49,36 @@ def main() -> None:
         "--games",
         type=Path,
         default=SAMPLE_DUMP,
-        help="games that the embedded network was not trained on (PGN)",
+        help="PGN file of games that the embedded network was not trained on",
     )
     parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
-    parser.add_argument("--limit", type=int, default=20_000, help="positions of the report")
+    parser.add_argument(
+        "--limit", type=int, default=20_000, help="number of positions of the report"
+    )
     options = parser.parse_args()
     games = options.games.resolve()
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
-        command("show", POSITION, "--out", str(folder / "planes.png"))
-        keep("planes.png", (folder / "planes.png").read_bytes())
+        run_command("show", FEN_TO_SHOW, "--out", str(folder / "planes.png"))
+        write_picture("planes.png", (folder / "planes.png").read_bytes())
         browser = playwright.chromium.launch(
-            executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"]
+            executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
         )
         try:
             take_report(browser, folder / "report", games, options.limit)
             take_board(browser, games)
-            with materialised(folder, options.minutes) as server:
+            with serve_materialized_sample(folder, options.minutes) as server:
                 page = browser.new_page()
                 page.set_default_timeout(60_000)
                 take_first_hour(
-                    page, server, folder / "datasets", games, DEFAULT_PRESET, options.minutes, keep
+                    page,
+                    server,
+                    folder / "datasets",
+                    games,
+                    DEFAULT_PRESET,
+                    options.minutes,
+                    write_picture,
                 )
                 page.set_viewport_size({"width": 2300, "height": 1350})
                 take_graph(page, server)
@@ -80,16 +89,18 @@ def main() -> None:
 
 def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
     """Report on the embedded network, and take the first screen of the page."""
-    words = ("--checkpoint", str(EMBEDDED), "--pgn", str(games), "--limit", str(limit))
-    command("report", *words, "--out", str(out))
+    inputs = ("--checkpoint", str(EMBEDDED), "--pgn", str(games), "--limit", str(limit))
+    run_command("report", *inputs, "--out", str(out))
     page = browser.new_page(viewport={"width": 1300, "height": 780})
     page.goto((out / "report.html").as_uri())
-    keep("report.png", page.screenshot())
+    write_picture("report.png", page.screenshot())
 
 
 def take_board(browser: "Browser", games: Path) -> None:
     """Take the page of `fianchetto play`: a game, a question about a position, a reviewed game."""
-    first = chess.pgn.read_game(io.StringIO(next(read_dump(str(games))).decode("utf-8", "replace")))
+    first_game = chess.pgn.read_game(
+        io.StringIO(next(read_dump(str(games))).decode("utf-8", "replace"))
+    )
     with serving_board() as (_, url):
         page = browser.new_page(viewport={"width": 1040, "height": 760})
         page.goto(url)
@@ -100,55 +111,53 @@ def take_board(browser: "Browser", games: Path) -> None:
             page.press("#typed-move", "Enter")
             page.locator("#moves button").nth(before + 1).wait_for()
         page.click("#board [data-square=f1]")
-        keep("playing.png", page.screenshot())
-        page.fill("#fen", ASKED)
+        write_picture("playing.png", page.screenshot())
+        page.fill("#fen", FEN_TO_ASK)
         page.press("#fen", "Enter")
         page.locator("#moves button").first.wait_for(state="detached")
         page.click("#tab-ask")
         page.locator("#lines table").wait_for()
-        keep("asking.png", page.screenshot())
+        write_picture("asking.png", page.screenshot())
         page.click("#tab-review")
-        page.fill("#pgn", str(first))
+        page.fill("#pgn", str(first_game))
         page.click("#review-form .main")
         page.locator("#reviewed ol").wait_for(timeout=120_000)
         page.locator("#reviewed h2").first.scroll_into_view_if_needed()
         page.set_viewport_size({"width": 1040, "height": 1150})
         page.wait_for_timeout(500)
-        keep("reviewing.png", page.screenshot())
+        write_picture("reviewing.png", page.screenshot())
 
 
 def take_graph(page: "Page", server: Server) -> None:
-    """Take the asset graph with all groups unfolded."""
-    page.goto(server.url + server.unfolded_graph(), wait_until="domcontentloaded")
+    """Take the asset graph with all groups expanded."""
+    page.goto(server.url + server.graph_path(), wait_until="domcontentloaded")
     page.locator('text="Hide navigation" >> visible=true').last.click()
-    # reloading fits the graph into the window
+    # a reload fits the graph into the window
     page.reload(wait_until="domcontentloaded")
     page.wait_for_timeout(4000)
     for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]:
         page.locator(f'text="{node["assetKey"]["path"][-1]}" >> visible=true').last.wait_for()
-    left = page.locator('[aria-label="panel_show_right"] >> visible=true').last.bounding_box()
+    button = page.locator('[aria-label="panel_show_right"] >> visible=true').last.bounding_box()
     size = page.viewport_size
-    assert left is not None
+    assert button is not None
     assert size is not None
-    edge = left["x"] + left["width"] + 28  # of the list of groups beside the graph
-    width, height = size["width"] - edge - 50, size["height"] - 120
-    clip = {"x": edge, "y": 110, "width": width, "height": height}
-    keep("asset-graph.png", page.screenshot(clip=clip))
+    graph_left = button["x"] + button["width"] + 28  # the list of groups ends there
+    width, height = size["width"] - graph_left - 50, size["height"] - 120
+    clip = {"x": graph_left, "y": 110, "width": width, "height": height}
+    write_picture("asset-graph.png", page.screenshot(clip=clip))
 
 
 def take_run(page: "Page", server: Server) -> None:
     """Take the page of the newest run, which made a report."""
-    found = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")
-    run = found["runsOrError"]["results"][0]["id"]
     page.set_viewport_size({"width": 1400, "height": 800})
-    page.goto(f"{server.url}/runs/{run}", wait_until="domcontentloaded")
+    page.goto(f"{server.url}/runs/{find_newest_run(server)}", wait_until="domcontentloaded")
     page.locator('text="accuracy_report" >> visible=true').first.wait_for()
     page.wait_for_timeout(3000)
-    keep("run.png", page.screenshot())
+    write_picture("run.png", page.screenshot())
 
 
 @contextmanager
-def materialised(folder: Path, minutes: float) -> Iterator[Server]:
+def serve_materialized_sample(folder: Path, minutes: float) -> Iterator[Server]:
     """Serve an instance in which all assets of the sample have been materialized."""
     home, datasets = folder / "home", folder / "datasets"
     home.mkdir()
@@ -166,8 +175,8 @@ def materialised(folder: Path, minutes: float) -> Iterator[Server]:
         yield server
 
 
-def command(*words: str) -> None:
-    """Run the command line."""
+def run_command(*words: str) -> None:
+    """Run a command of this project without its output."""
     subprocess.run(
         [sys.executable, "-m", "pipeline", *words],
         cwd=REPOSITORY,
@@ -176,21 +185,20 @@ def command(*words: str) -> None:
     )
 
 
-def chromium() -> str:
-    """Return the command of an installed browser."""
+def find_chromium() -> str:
+    """Return the name of the installed browser's program, or exit."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found
     sys.exit("chromium is not installed (Debian: apt-get install chromium)")
 
 
-def keep(name: str, taken: bytes) -> None:
-    """Write a picture in 128 colors, enough for screenshots and charts."""
+def write_picture(name: str, screenshot: bytes) -> None:
+    """Write a picture in 128 colors, which are enough for screenshots and charts."""
     target, packed = IMAGES / name, io.BytesIO()
-    Image.open(io.BytesIO(taken)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
-        packed, "PNG", optimize=True
-    )
-    assert packed.tell() < MOST_BYTES, f"{name} has {packed.tell()} bytes"
+    image = Image.open(io.BytesIO(screenshot)).convert("RGB")
+    image.quantize(128, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
+    assert packed.tell() < MAX_PICTURE_BYTES, f"{name} has {packed.tell()} bytes"
     target.write_bytes(packed.getvalue())
     sys.stdout.write(f"{target.relative_to(REPOSITORY)}  {packed.tell():,} bytes\n")
 

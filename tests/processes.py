@@ -1,30 +1,30 @@
-"""Find the worker processes of a `LocalEngine`."""
+"""Inspect processes, and find the worker processes of a `LocalEngine`."""
 
 from contextlib import suppress
 
 import psutil
 
-NOBODY = 2**31 - 1
-"""A process id that no process has: the system's are smaller."""
+UNUSED_PID = 2**31 - 1
+"""A process ID that no process has, because the system's are smaller."""
 
 
-def command(process: psutil.Process) -> str:
+def read_command_line(process: psutil.Process) -> str:
     """Return a process's command line; "" if it has ended."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
 
 
-def workers_of(process: int | None = None) -> list[psutil.Process]:
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has exited, but is not reaped, does not."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def list_workers(pid: int | None = None) -> list[psutil.Process]:
     """Return the living workers of a process, by default of this one; none if it has ended."""
     with suppress(psutil.NoSuchProcess):
-        below = psutil.Process(process).children()
-        found = [child for child in below if "pipeline.executors.local" in command(child)]
-        return [child for child in found if _living(child)]
+        children = [child for child in psutil.Process(pid).children() if is_alive(child.pid)]
+        return [it for it in children if "pipeline.executors.local" in read_command_line(it)]
     return []
-
-
-def _living(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False

@@ -1,4 +1,4 @@
-"""Wait for other processes and threads, and ignore messages that only slow machines print."""
+"""Wait for other processes and threads, and drop messages that only slow machines print."""
 
 import re
 import time
@@ -16,12 +16,12 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-SLOW = re.compile(r"fianchetto: (.* \d+ %\||compiling kernels|a step of )")
+SLOW_LINE = re.compile(r"fianchetto: (.* \d+ %\||compiling kernels|a step of )")
 
 
 def drop_slow_lines(stderr: str) -> str:
     """Remove lines that only slow machines print.
 
-    These are progress every 45 s, the compilation of kernels, and training steps of over 5 s.
+    They report progress (every 45 s), compiling of kernels, and training steps of more than 5 s.
     """
-    return "".join(line for line in stderr.splitlines(keepends=True) if not SLOW.match(line))
+    return "".join(line for line in stderr.splitlines(keepends=True) if not SLOW_LINE.match(line))

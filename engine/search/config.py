@@ -40,8 +40,8 @@ class SearchConfig:
     c_factor: float = 3.894
     """Weight of the logarithmic growth of exploration; 0 for none (puct)."""
     c_stdev: float = 0.85
-    """Weight of a node's standard deviation of values in its exploration; 0 ignores it (puct;
-    KataGo's cpuctUtilityStdevScale)."""
+    """How much a node's exploration depends on the standard deviation of its values; 0 ignores it
+    (puct; KataGo's cpuctUtilityStdevScale)."""
     fpu_reduction: float = 0.33
     """First-play urgency: an unvisited move has its parent's value, minus fpu_reduction * sqrt(sum
     of visited moves' priors) (puct)."""

@@ -85,7 +85,7 @@ class TrainConfig:
     """Temperature of the visit distribution, which is the policy target of searched rows; below 1
     sharpens it."""
     legality_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.02
-    """Weight of the penalty on illegal moves, minus the log of the legal moves' total probability;
+    """Weight of the penalty on illegal moves, which is -log of the legal moves' total probability;
     1 makes the policy loss the unmasked cross-entropy."""
     value_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.25
     """Weight of the value loss relative to the policy's cross-entropy."""
@@ -93,17 +93,17 @@ class TrainConfig:
     """Value loss: mse or huber on the score, or auto (cross-entropy for a wdl head, mse for a
     scalar head)."""
     eval_blend: Share = 0.5
-    """Share of the engine evaluation in the value target, if a row has one; the game's result makes
+    """Share of the engine evaluation in the value target of rows that have one; the result makes
     up the rest. Positions without a game use only the evaluation; at 0 they do not train the
     value."""
     engine_moves: bool = False
     """Also train the policy on positions that have an engine's move instead of a human move."""
     teach: Teach = "policy"
     """Which heads learn from searched rows: policy (from the visits), value (from the best move's
-    value), both, or none. auto means policy; in fianchetto finetune, auto chooses policy if the
-    network plays games, value if the hand-written player was set to search, and otherwise compares
-    both searches on held-out positions: value, searched by the hand-written player, if that errs
-    less, else none. With none, fianchetto finetune trains only on human rows."""
+    value), both, or none. In `train`, auto means policy. In `finetune`, none trains on human rows
+    alone, and auto means policy if the network plays games, or value if --explorer is hand-written.
+    Otherwise, auto compares the searches of both players on held-out positions: it means value,
+    searched by the hand-written player, if that player errs less, else none."""
     keep_policy: bool = True
     """With teach=value, train the policy of searched rows towards the starting checkpoint's policy.
     If false, train it on the human move, and towards the starting policy only if no move is

@@ -8,12 +8,12 @@ from typing import Any
 from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS, relative_to_cwd
 
 
-def next_command(*words: object) -> str:
-    """Return a line with the next command, ready to paste into a shell."""
+def suggest_command(*words: object) -> str:
+    """Return a line that suggests the next command, ready to paste into a shell."""
     return f"next: {shlex.join(['fianchetto', *map(str, words)])}"
 
 
-def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) -> str:
+def describe_dataset(manifest: Mapping[str, Any], out: object, was_complete: bool) -> str:
     """Describe a dataset in five lines, plus the first dropped game for each reason."""
     games, positions = manifest["games"], manifest["positions"]
     used = f"{games['used']:,} of {games['read']:,} games are used"
@@ -23,7 +23,7 @@ def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) ->
     splits = ", ".join(f"{positions[name]:,} {name}" for name in ("train", "val", "test"))
     shards = sum(entry["split"] is not None for entry in manifest["files"])
     lines = [
-        f"{out} is complete already: nothing was done" if already else f"{out} is complete",
+        f"{out} is complete already: nothing was done" if was_complete else f"{out} is complete",
         used,
         *(
             f"  first {reason}: {first['where']}: {first['text']}"
@@ -32,21 +32,22 @@ def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) ->
         f"{positions['total']:,} positions: {splits}",
         f"{shards:,} shards, {manifest['bytes_per_position']:.1f} bytes per position; "
         f"{out}/CARD.md describes them",
-        next_training(out, positions["train"]),
+        suggest_training(out, positions["train"]),
     ]
     return "\n".join(lines)
 
 
-def next_training(positions: object, count: int) -> str:
-    """Return a line with the command that trains on a dataset with `count` train positions.
+def suggest_training(dataset: object, train_positions: int) -> str:
+    """Return a line that suggests how to train on a dataset of this size.
 
     With few positions, training starts from the embedded network (docs/guides/own_games.md).
     """
-    how: tuple[object, ...] = ("--minutes", 15)
-    if count < MIN_SCRATCH_POSITIONS:
-        how = ("--start", relative_to_cwd(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
-    return next_command(
-        "train", "--positions", positions, *how, "--out", "datasets/checkpoints/first"
+    options: tuple[object, ...] = ("--minutes", 15)
+    if train_positions < MIN_SCRATCH_POSITIONS:
+        start = ("--start", relative_to_cwd(EMBEDDED))
+        options = (*start, "--minutes", 5, "--learning-rate", "0.0005")
+    return suggest_command(
+        "train", "--positions", dataset, *options, "--out", "datasets/checkpoints/first"
     )
 
 
@@ -56,14 +57,14 @@ def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str
     for name, entry in files.items():
         line = f"{out / name}: {entry['bytes'] / 1e6:,.1f} MB, "
         line += "verified" if entry["verified"] else "not verified: no published hash"
-        lines.append(line + ("" if entry["fetched"] else "; already complete, nothing was fetched"))
+        lines.append(line + ("" if entry["fetched"] else "; already complete: nothing was fetched"))
     dumps = [out / name for name in files]
     dataset = f"datasets/positions/{dumps[0].name.split('.')[0]}"
-    return "\n".join([*lines, next_command("ingest", *dumps, "--out", dataset)])
+    return "\n".join([*lines, suggest_command("ingest", *dumps, "--out", dataset)])
 
 
-def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[object]) -> str:
-    """Describe a checkpoint in five lines."""
+def describe_checkpoint(card: Mapping[str, Any], out: Path, datasets: Sequence[object]) -> str:
+    """Describe a checkpoint that was trained on `datasets`, in five lines."""
     metrics, message = card["metrics"], str(card["message"])
     if "finished already" in message:
         message = f"{out} is complete already: nothing was done"
@@ -78,30 +79,32 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
         f"{card['preset']['name']}: {card['parameters']:,} parameters, {card['step']:,} steps",
         measured,
         f"checkpoint: {out} (curves: {out}/metrics.jsonl)",
-        next_command(
+        suggest_command(
             *("report", "--checkpoint", f"{relative_to_cwd(EMBEDDED)},{out}"),
-            *("--positions", positions[0], "--out", f"datasets/reports/{out.name}"),
+            *("--positions", datasets[0], "--out", f"datasets/reports/{out.name}"),
         ),
     ]
     return "\n".join(lines)
 
 
-def describe_report(found: Mapping[str, Any], checkpoints: Sequence[Path], out: Path | None) -> str:
+def describe_report(
+    result: Mapping[str, Any], checkpoints: Sequence[Path], out: Path | None
+) -> str:
     """Describe the result of `reports` in five lines, plus a table if there are several networks.
 
-    The rating matrix and human search of the last network are added if measured.
+    The rating matrix and the human search of the last network are added if they were measured.
     """
     from pipeline.evaluation.render import human_search_text, reports_text
 
-    report = found["reports"][-1]
-    lines = [found["headline"], found["compared"], f"rule: {report['rule']}"]
-    if found["differences"]:
-        lines.append(reports_text(found))
+    report = result["reports"][-1]
+    lines = [result["headline"], result["compared"], f"rule: {report['rule']}"]
+    if result["differences"]:
+        lines.append(reports_text(result))
     if "rating_matrix" in report:
         lines.append(f"by rating: {report['rating_matrix']}")
     if "human_search" in report:
         lines.append(human_search_text(report["human_search"]))
     page = f"{out}/report.html (open it in a browser; also as text and JSON)" if out else None
     lines.append(f"report: {page or '--out DIR writes a page with all figures'}")
-    made = [path for path in checkpoints if path.resolve() != EMBEDDED] or checkpoints
-    return "\n".join([*lines, next_command("play", "--checkpoint", made[-1])])
+    own = [path for path in checkpoints if path.resolve() != EMBEDDED] or checkpoints
+    return "\n".join([*lines, suggest_command("play", "--checkpoint", own[-1])])

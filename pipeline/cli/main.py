@@ -1,8 +1,8 @@
-"""The command `fianchetto`: parse, run one command, print its result or its error.
+"""The command `fianchetto`: parse the command line, run a command, print its result or its error.
 
-Progress goes to standard error, the result to standard output. With `--json` its last line is one
-JSON object. Only the module of the command to run is imported, so help and errors appear at
-once.
+Progress goes to standard error, the result to standard output. With `--json`, the last line of the
+result is one JSON object. Only the module of the given command is imported, so that help and errors
+appear at once.
 """
 
 import json
@@ -19,17 +19,13 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from engine.errors import UserError
-from pipeline.cli.commands.base import Interrupt, Terminated, raise_interrupt
+from pipeline.cli.commands.base import StopOnSignal, Terminated, raise_interrupt
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
 from pipeline.storage.preflight import require_address_space, require_utf8
 
 if TYPE_CHECKING:
     from pipeline.cli.settings import GivenValue, Setting
-
-EXIT_STATUS_HELP = """Exit status: 0 success; 1 incomplete result (damaged archive, differences \
-found); 2 error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. \
-Run the same command again to continue stopped work."""
 
 COMMANDS = {
     "fetch": ("data:Fetch", "download dumps: months of Lichess, or any URL"),
@@ -47,7 +43,7 @@ COMMANDS = {
     "presets": ("networks:Presets", "list the networks"),
     "runs": ("networks:Runs", "list checkpoints, reports and matches, and draw training curves"),
     "export": ("networks:Export", "export a network to ONNX, or to a page that plays it"),
-    "calibrate": ("networks:Calibrate", "fit how much a search corrects a network's human moves"),
+    "calibrate": ("networks:Calibrate", "fit how much a search changes predictions of human moves"),
     "selfplay": ("selfplay:SelfPlay", "make a dataset by self-play or by searching positions"),
     "imitate": ("training:Imitate", "train a network to play like one player"),
     "finetune": ("selfplay:Finetune", "improve a network by search and self-play"),
@@ -57,34 +53,35 @@ COMMANDS = {
     "warmup": ("warmup:Warmup", "compile all kernels now"),
 }
 """Each command's module and class in pipeline.cli.commands, and its summary."""
-BEGINNER_COMMANDS = 7
-"""Number of commands listed under "First steps" in the help."""
+NUM_FIRST_STEPS = 7
+"""Number of COMMANDS that the help lists under "First steps"."""
 COMPLETION_VARIABLE = "_FIANCHETTO_COMPLETE"
 """Environment variable that shells set to request completions."""
-ABOUT = (
+PROGRAM_HELP = (
     "Turn chess game databases into trained players. fianchetto COMMAND --help explains a command."
 )
-EPILOG = (
-    f"{EXIT_STATUS_HELP}\n\n"
-    f'Shell completion: eval "$({COMPLETION_VARIABLE}=bash_source fianchetto)"; zsh likewise.'
-)
-CONTEXT = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
+HELP_EPILOG = f"""Exit status: 0 success; 1 incomplete result (damaged archive, differences found);
+2 error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. Run the same command again to
+continue stopped work.
+
+Shell completion: eval "$({COMPLETION_VARIABLE}=bash_source fianchetto)"; zsh likewise."""
+CONTEXT_SETTINGS = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
 SET_HELP = "Set any setting; --help-all lists them."
 CONFIG_HELP = "Read settings from a YAML file."
-METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
+TYPE_METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
 SIGNAL_STATUS_BASE = 128
-"""Added to a signal's number for the exit status, as shells do."""
+"""Number that shells add to a signal's number to form the exit status."""
 
 
 def main() -> None:
     """Run the command line."""
 
-    def work() -> None:
+    def run_command() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, raise_interrupt)
         require_address_space()
-        for word in sys.argv[1:]:
-            require_utf8(word)
+        for argument in sys.argv[1:]:
+            require_utf8(argument)
         command = parse(sys.argv[1:])
         from engine.compiling import announce_compiling
 
@@ -93,16 +90,16 @@ def main() -> None:
             with announce_compiling():
                 result = command.run()
             if result:
-                _print(result, command.json)
-        except DifferenceError as error:  # print the list before exiting with 1
-            _print(error.result, command.json)
+                _print_result(result, command.json)
+        except DifferenceError as error:  # print the differences before exiting with 1
+            _print_result(error.result, command.json)
             raise
 
-    sys.exit(run_and_report_errors(work))
+    sys.exit(run_and_report_errors(run_command))
 
 
-def _print(result: dict[str, Any], as_json: bool) -> None:
-    """Print a result as JSON without its text, or as its text."""
+def _print_result(result: dict[str, Any], as_json: bool) -> None:
+    """Print the entry `text` of a result, or all other entries as JSON."""
     if as_json:
         figures = {name: value for name, value in result.items() if name != "text"}
         text = json.dumps(figures, allow_nan=False)
@@ -121,12 +118,12 @@ def replace_control_characters(text: str) -> str:
 
 
 def run_and_report_errors(work: Callable[[], object]) -> int:
-    """Run `work` and return the exit status; user and system errors become one line."""
+    """Run `work` and return the exit status; print user and system errors as one line."""
     try:
         work()
         return 0
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of the output is gone
+        sys.stderr.close()  # the program that read the output has ended
         return 1
     except KeyboardInterrupt as error:
         number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
@@ -134,14 +131,13 @@ def run_and_report_errors(work: Callable[[], object]) -> int:
     except UserError as error:
         line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
         if isinstance(error, Stopped):
-            status = (
-                SIGNAL_STATUS_BASE + Interrupt.received_signal if Interrupt.received_signal else 1
-            )
+            received = StopOnSignal.received_signal
+            status = SIGNAL_STATUS_BASE + received if received else 1
     except (MemoryError, RuntimeError) as error:
         # torch raises RuntimeError when it runs out of memory
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
-        reason = str(error).splitlines()[0][:200] if str(error) else "try smaller settings"
+        reason = str(error).splitlines()[0][:200] if str(error) else "use smaller settings"
         line, status = f"not enough memory: {reason}", 2
     except OSError as error:
         line, status = f"{error.filename or 'the system'}: {error.strerror or error}", 2
@@ -150,13 +146,15 @@ def run_and_report_errors(work: Callable[[], object]) -> int:
 
 
 def parse(words: Sequence[str]) -> Any:
-    """Parse a command line into a command.
+    """Parse a command line into an instance of a command's dataclass.
 
     Raises SystemExit after printing help, and UserError for a mistake in the command line.
     """
-    commands = Commands("fianchetto", help=ABOUT, epilog=EPILOG, context_settings=CONTEXT)
-    version = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")
-    commands = version(commands)
+    commands = CommandGroup(
+        "fianchetto", help=PROGRAM_HELP, epilog=HELP_EPILOG, context_settings=CONTEXT_SETTINGS
+    )
+    add_version = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")
+    commands = add_version(commands)
     if COMPLETION_VARIABLE in os.environ:
         raise SystemExit(
             shell_complete(
@@ -176,15 +174,15 @@ def parse(words: Sequence[str]) -> Any:
         raise UserError(f"{text} (see fianchetto {name}--help)") from error
 
 
-class Commands(click.Group):
-    """The group of all COMMANDS; each is imported when it is used."""
+class CommandGroup(click.Group):
+    """Click's group of COMMANDS, which imports only the command that is used."""
 
     def get_command(self, _: click.Context, name: str) -> click.Command | None:
         """Return a command; None for an unknown name."""
         return Command(name) if name in COMMANDS else None
 
     def resolve_command(self, context: click.Context, words: list[str]) -> Any:
-        """Resolve the command. Raises UserError with the closest name for an unknown command."""
+        """Find the command of a command line. For an unknown one, suggest the closest name."""
         if words[0] not in COMMANDS and not words[0].startswith("-"):
             near = get_close_matches(words[0], COMMANDS, n=1)
             raise UserError(
@@ -193,26 +191,26 @@ class Commands(click.Group):
         return super().resolve_command(context, words)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands, those for beginners first."""
-        rows = [(name, does) for name, (_, does) in COMMANDS.items()]
-        for title, some in (
-            ("First steps", rows[:BEGINNER_COMMANDS]),
-            ("More commands", rows[BEGINNER_COMMANDS:]),
+        """Write the list of commands in two sections."""
+        rows = [(name, summary) for name, (_, summary) in COMMANDS.items()]
+        for title, section in (
+            ("First steps", rows[:NUM_FIRST_STEPS]),
+            ("More commands", rows[NUM_FIRST_STEPS:]),
         ):
             with formatter.section(title):
-                formatter.write_dl(some)
+                formatter.write_dl(section)
 
     def shell_complete(self, _: click.Context, text: str) -> list[CompletionItem]:
         """Complete names without importing the commands."""
         return [
-            CompletionItem(name, help=does)
-            for name, (_, does) in COMMANDS.items()
+            CompletionItem(name, help=summary)
+            for name, (_, summary) in COMMANDS.items()
             if name.startswith(text)
         ]
 
 
 class Command(click.Command):
-    """A click command generated from a command's dataclass; invoking it returns an instance."""
+    """A click command generated from a dataclass; invoking it returns an instance of that class."""
 
     def __init__(self, name: str) -> None:
         from pipeline.cli.settings import collect_settings, find_key
@@ -224,42 +222,47 @@ class Command(click.Command):
         options = {key.rpartition(".")[2]: key for key in self.settings if key in basic}
         self.keys = {**{key: key for key in self.cls.arguments}, **options}
         """Name of the click parameter -> key of the setting."""
-        others = len(self.settings) - len(self.keys)
-        *shown, json_option = (_option(name, self.settings[key]) for name, key in options.items())
-        more = [
+        num_hidden = len(self.settings) - len(self.keys)
+        *basic_options, json_option = (
+            _make_option(option, self.settings[key]) for option, key in options.items()
+        )
+        print_all = self._print_all_settings
+        general_options = [
             click.Option(["--set"], multiple=True, metavar="KEY=VALUE", help=SET_HELP),
             click.Option(["--config"], metavar="FILE", help=CONFIG_HELP),
             click.Option(
-                ["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=self._print_all
+                ["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=print_all
             ),
         ]
-        for option in more:
-            option.hidden |= not others
+        for option in general_options:
+            option.hidden |= not num_hidden
+        arguments = [*map(self._make_argument, self.cls.arguments)]
         summary, *_ = (self.cls.__doc__ or "").split("\n\n")
         described = [
-            f"{word}: {self.settings[key].text}" for key, word in self.cls.arguments.items()
+            f"{metavar}: {self.settings[key].description}"
+            for key, metavar in self.cls.arguments.items()
         ]
-        end = f"{others} more settings: --help-all lists them, --set and --config set them."
+        epilog = f"{num_hidden} more settings: --help-all lists them, --set and --config set them."
         super().__init__(
             name,
-            params=[*map(self._argument, self.cls.arguments), *shown, *more, json_option],
+            params=[*arguments, *basic_options, *general_options, json_option],
             help="\n\n".join([" ".join(summary.split()), *described]),
-            epilog=end if others else None,
-            context_settings=CONTEXT,
+            epilog=epilog if num_hidden else None,
+            context_settings=CONTEXT_SETTINGS,
         )
 
     def invoke(self, context: click.Context) -> Any:
         """Build the dataclass from the command line. Raises UserError."""
-        from pipeline.cli.settings import build
+        from pipeline.cli.settings import build_settings
 
         given = self._collect_values(context.params)
         required = [key for key, setting in self.settings.items() if setting.is_required]
         if missing := [key for key in required if key not in given]:
-            raise UserError(f"{' and '.join(map(self._label, missing))} must be given")
-        return build(self.cls, given, self.settings)
+            raise UserError(f"{' and '.join(map(self._name_setting, missing))} must be given")
+        return build_settings(self.cls, given, self.settings)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
-        """Parse the arguments; if an unknown option is a setting, the error suggests --set."""
+        """Parse the arguments; suggest --set for an unknown option that is a setting."""
         try:
             return super().make_context(*words, **extra)
         except click.NoSuchOption as error:
@@ -271,72 +274,78 @@ class Command(click.Command):
             raise UserError(f"{error.option_name} is not an option; use {instead}") from error
 
     def _collect_values(self, params: dict[str, Any]) -> "dict[str, GivenValue]":
-        """Collect the values: options override --set, which overrides the YAML file."""
-        from pipeline.cli.settings import GivenValue, read_assignment, read_config, split_list
+        """Collect the values by key: options override --set, which overrides the YAML file."""
+        from pipeline.cli.settings import GivenValue, parse_assignment, read_config, split_list
 
         path = params["config"]
         from_file = {} if path is None else read_config(Path(path), self.settings)
-        given = dict(read_assignment(text, self.settings) for text in params["set"])
+        given = dict(parse_assignment(text, self.settings) for text in params["set"])
         for name, key in self.keys.items():
             value = params[name]
             if value is None or value == ():
                 continue
             if isinstance(value, tuple) and key not in self.cls.arguments:
-                split = split_list if self.settings[key].commas else lambda text: [text]
+                split = split_list if self.settings[key].splits_commas else lambda text: [text]
                 value = [item for text in value for item in split(text)]
             given[key] = GivenValue(
-                list(value) if isinstance(value, tuple) else value, self._label(key)
+                list(value) if isinstance(value, tuple) else value, self._name_setting(key)
             )
         replaced = self.cls.one_of if given.keys() & set(self.cls.one_of) else ()
-        return {key: one for key, one in from_file.items() if key not in replaced} | given
+        return {key: value for key, value in from_file.items() if key not in replaced} | given
 
-    def _argument(self, key: str) -> click.Argument:
-        several = self.settings[key].is_list
+    def _make_argument(self, key: str) -> click.Argument:
+        is_list = self.settings[key].is_list
         return click.Argument(
-            [key], nargs=-1 if several else 1, required=False, metavar=self.cls.arguments[key]
+            [key], nargs=-1 if is_list else 1, required=False, metavar=self.cls.arguments[key]
         )
 
-    def _label(self, key: str) -> str:
+    def _name_setting(self, key: str) -> str:
         """Return a setting's name on the command line: DATASET, --min-elo, or --set and its key."""
         if key in self.cls.arguments:
             return str(self.cls.arguments[key])
         names = [name for name, other in self.keys.items() if other == key]
         return f"--{names[0].replace('_', '-')}" if names else f"--set {key}"
 
-    def _print_all(self, context: click.Context, _: Any, wanted: bool) -> None:
-        """Print the whole docstring and every setting, and exit."""
+    def _print_all_settings(self, context: click.Context, _: Any, wanted: bool) -> None:
+        """Print the command's docstring and all its settings, and exit."""
         if not wanted:
             return
         page = context.make_formatter()
         for paragraph in (self.cls.__doc__ or "").split("\n\n"):
             page.write_text(" ".join(paragraph.split()))
             page.write_paragraph()
-        how = "--set KEY=VALUE, or nested in a YAML file with --config FILE."
-        page.write_text(f"Set with fianchetto {self.name} {how}")
+        page.write_text(
+            f"To set any of these: fianchetto {self.name} --set KEY=VALUE, or --config FILE with "
+            "the keys nested in YAML."
+        )
         page.write_paragraph()
-        texts = {key: f"{one.text} {one.shown_default}" for key, one in self.settings.items()}
-        rows = [(f"{key} {_metavar(self.settings[key])}", text) for key, text in texts.items()]
+        rows = [
+            (f"{key} {_format_metavar(setting)}", f"{setting.description} {setting.shown_default}")
+            for key, setting in self.settings.items()
+        ]
         page.write_dl(rows, col_max=34)
         click.echo(page.getvalue().rstrip())
         context.exit()
 
 
-def _metavar(setting: "Setting") -> str:
-    """Return the placeholder for a setting's values in the help text."""
-    return "|".join(setting.choices) or METAVARS[setting.item] + (
-        ",..." if setting.is_list and setting.commas else ""
+def _format_metavar(setting: "Setting") -> str:
+    """Return the placeholder of a setting's value in the help text."""
+    return "|".join(setting.choices) or TYPE_METAVARS[setting.item_type] + (
+        ",..." if setting.is_list and setting.splits_commas else ""
     )
 
 
-def _option(name: str, setting: "Setting") -> click.Option:
-    """Return the option of a setting; pipeline.cli.settings converts its text values."""
+def _make_option(name: str, setting: "Setting") -> click.Option:
+    """Return the click option of a setting; its value stays text (see pipeline.cli.settings)."""
     flag, text = f"--{name.replace('_', '-')}", f"{setting.summary} {setting.shown_default}".strip()
-    if setting.kind is bool:
-        both = f"{flag}/--no-{name.replace('_', '-')}" if setting.default else flag
-        return click.Option([both, name], is_flag=True, default=None, help=text)
-    kind: Any = click.Path() if setting.item is Path else str
-    if setting.choices:
-        kind = click.Choice(setting.choices)
+    if setting.value_type is bool:
+        flags = f"{flag}/--no-{name.replace('_', '-')}" if setting.default else flag
+        return click.Option([flags, name], is_flag=True, default=None, help=text)
+    kind: Any = click.Path() if setting.item_type is Path else str
     return click.Option(
-        [flag, name], type=kind, multiple=setting.is_list, metavar=_metavar(setting), help=text
+        [flag, name],
+        type=click.Choice(setting.choices) if setting.choices else kind,
+        multiple=setting.is_list,
+        metavar=_format_metavar(setting),
+        help=text,
     )

@@ -1,7 +1,7 @@
 """Progress bars and log lines of commands, on standard error.
 
-On a terminal each stage has a bar, which stays on screen when the stage ends. Elsewhere a line is
-printed every LINE_SECONDS.
+On a terminal, each stage has a bar, which stays on screen when the stage ends. Without a terminal,
+a line is printed every PRINT_INTERVAL_SECONDS.
 """
 
 import inspect
@@ -19,90 +19,90 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 T = TypeVar("T")
-PACKAGES = ("engine", "model", "pipeline")
+LOGGED_PACKAGES = ("engine", "model", "pipeline")
 """Packages whose log lines are shown."""
-LINE_SECONDS = 45.0
-"""Seconds between lines without a terminal."""
+PRINT_INTERVAL_SECONDS = 45.0
+"""Seconds between progress lines without a terminal."""
 LINE_WIDTH = 120
-DRAW_SECONDS = 0.1
-"""Seconds between redraws on a terminal."""
-FORMAT = "{desc} {percentage:3.0f} %|{bar:10}| {n_fmt}{unit}  {elapsed}<{remaining}{postfix}"
-UNBOUNDED_FORMAT = "{desc} {n_fmt}{unit}  {elapsed}{postfix}"
-"""Format of the line of a stage whose total is unknown."""
+"""Width in characters of progress lines without a terminal."""
+REDRAW_INTERVAL_SECONDS = 0.1
+"""Minimum seconds between redraws on a terminal."""
+BAR_FORMAT = "{desc} {percentage:3.0f} %|{bar:10}| {n_fmt}{unit}  {elapsed}<{remaining}{postfix}"
+UNBOUNDED_BAR_FORMAT = "{desc} {n_fmt}{unit}  {elapsed}{postfix}"
+"""tqdm format for a stage whose total is unknown."""
 
 
 class _LogHandler(logging.Handler):
-    """Writes log lines to standard error, above the progress bar."""
+    """Print log messages above the progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
         from tqdm import tqdm
 
         tqdm.write(f"fianchetto: {record.getMessage()}", file=sys.stderr)
 
 
 def show_logs() -> None:
-    """Show the project's log lines: warnings always, the rest on a terminal."""
-    lines = _LogHandler()
-    for package in PACKAGES:
+    """Print this project's log messages: warnings always, information only on a terminal."""
+    handler = _LogHandler()
+    for package in LOGGED_PACKAGES:
         logger = logging.getLogger(package)
         logger.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
-        logger.handlers, logger.propagate = [lines], False
+        logger.handlers, logger.propagate = [handler], False
 
 
-def call_with(work: Callable[..., T], **offered: Any) -> T:
-    """Call `work` with those of the `offered` arguments that it has parameters for."""
+def call_with_supported(work: Callable[..., T], **offered: Any) -> T:
+    """Call `work` with those of the `offered` arguments for which it has parameters."""
     parameters = inspect.signature(work).parameters
     return work(**{name: value for name, value in offered.items() if name in parameters})
 
 
 @contextmanager
-def bar(command: str) -> Iterator[Progress]:
+def show_progress(command: str) -> Iterator[Progress]:
     """Yield a callback that shows the progress of a command."""
-    bars = _Bars(command)
+    bars = _StageBars(command)
     try:
         yield bars.show
     finally:
         bars.close()
 
 
-class _Bars:
+class _StageBars:
     """The progress bars of a command, one per stage."""
 
     def __init__(self, command: str) -> None:
-        self.command, self.terminal = command, sys.stderr.isatty()
+        self.command, self.is_terminal = command, sys.stderr.isatty()
         self.bar: tqdm[None] | None = None
-        self.shown = time.monotonic()
+        self.last_shown = time.monotonic()
 
     def show(self, tick: Tick) -> None:
         """Show a tick on the current bar, or on a new one if a new stage begins."""
         title = f"{self.command} {tick.stage}".rstrip()
-        begins = self.bar is None or not self._continues(tick, title)
-        if begins:
+        is_new_stage = self.bar is None or not self._is_same_stage(tick, title)
+        if is_new_stage:
             self.close()
             self._open(tick, title)
         assert self.bar is not None
-        figures = {name: _short(value) for name, value in tick.values.items()}
+        figures = {name: _format_figure(value) for name, value in tick.values.items()}
         figures.pop("generation", None)
         validating = figures.pop("validating", None) is not None
         self.bar.set_description_str(f"{title} validating" if validating else title, refresh=False)
         self.bar.set_postfix(figures, refresh=False)
         self.bar.n, self.bar.total = tick.done, tick.total
-        self.bar.bar_format = UNBOUNDED_FORMAT if tick.total is None else FORMAT
-        self.updated, self.title = time.time(), title
-        waited = time.monotonic() - self.shown
-        if self.terminal and (begins or validating or waited >= DRAW_SECONDS):
+        self.bar.bar_format = UNBOUNDED_BAR_FORMAT if tick.total is None else BAR_FORMAT
+        self.last_tick, self.title = time.time(), title
+        elapsed = time.monotonic() - self.last_shown
+        if self.is_terminal and (is_new_stage or validating or elapsed >= REDRAW_INTERVAL_SECONDS):
             self.bar.refresh()
-        elif not self.terminal and waited >= LINE_SECONDS:
+        elif not self.is_terminal and elapsed >= PRINT_INTERVAL_SECONDS:
             print(f"fianchetto: {self.bar}", file=sys.stderr, flush=True)  # noqa: T201
         else:
             return
-        self.shown = time.monotonic()
+        self.last_shown = time.monotonic()
 
     def close(self) -> None:
-        """Close the bar; its elapsed time ends at the last tick."""
+        """Close the bar, whose elapsed time then ends at the last tick."""
         if self.bar is not None:
-            idle = time.time() - self.updated
+            idle = time.time() - self.last_tick
             self.bar.start_t, self.bar.last_print_t = self.bar.start_t + idle, time.time()
             self.bar.close()
         self.bar = None
@@ -110,27 +110,26 @@ class _Bars:
     def _open(self, tick: Tick, title: str) -> None:
         from tqdm import tqdm
 
-        tqdm.monitor_interval = 0  # its thread would redraw the bar
+        tqdm.monitor_interval = 0  # disable tqdm's thread, which would redraw the bar
         self.bar = tqdm(
             total=tick.total,
             initial=tick.done,
             desc=title,
             unit=tick.unit if tick.unit == "B" else f" {tick.unit}",
             unit_scale=True,
-            file=sys.stderr if self.terminal else io.StringIO(),
-            ncols=None if self.terminal else LINE_WIDTH,
-            dynamic_ncols=self.terminal,
+            file=sys.stderr if self.is_terminal else io.StringIO(),
+            ncols=None if self.is_terminal else LINE_WIDTH,
+            dynamic_ncols=self.is_terminal,
         )
 
-    def _continues(self, tick: Tick, title: str) -> bool:
-        """Return whether a tick belongs to the current bar's stage."""
+    def _is_same_stage(self, tick: Tick, title: str) -> bool:
         assert self.bar is not None
-        same = (self.title, self.bar.unit.strip()) == (title, tick.unit)
-        return same and self.bar.total in (None, tick.total) and tick.done >= self.bar.n
+        same_name = (self.title, self.bar.unit.strip()) == (title, tick.unit)
+        return same_name and self.bar.total in (None, tick.total) and tick.done >= self.bar.n
 
 
-def _short(value: float) -> str:
-    """Write a figure with three digits: 2.31, 2.60k, 1.20M."""
+def _format_figure(value: float) -> str:
+    """Format a number with three significant digits: 2.31, 2.60k, 1.20M."""
     from tqdm import tqdm
 
     return tqdm.format_sizeof(value) if value >= 1000 else f"{value:.3g}"

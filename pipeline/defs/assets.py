@@ -1,6 +1,6 @@
 """The assets from dump to accuracy report.
 
-Each reads its options, calls the library in a child process, and returns metadata.
+Each asset reads its options, calls the library in a child process, and returns metadata.
 """
 
 from dataclasses import replace
@@ -24,17 +24,17 @@ from pipeline.defs.launchpad.options import (
     PositionsOptions,
     ReportOptions,
     TrainingSetOptions,
-    saved_settings,
+    read_saved_settings,
 )
 from pipeline.defs.pages import metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import DataFolder
 from pipeline.defs.steps import (
     TRAINED_ON,
-    dumps,
+    dump_partitions,
     find_input,
     find_inputs,
-    find_own_set,
+    find_training_set_of,
     report_user_errors,
     run_step,
 )
@@ -49,32 +49,30 @@ if TYPE_CHECKING:
 else:
     Result = dg.MaterializeResult  # Dagster reads the annotation, and rejects the generic form
 
-TUNING_RATE = 5e-4
-"""Default learning rate when training starts from a checkpoint."""
-REPLACE = "to build it again, set `replace: true` in the launchpad"
-RENAME = "choose another `name` in the launchpad"
+FINETUNING_LEARNING_RATE = 5e-4
+"""Default learning rate of a training that starts from a checkpoint."""
+REPLACE_REMEDY = "to build it again, set `replace: true` in the launchpad"
+RENAME_REMEDY = "choose another `name` in the launchpad"
 
 
-@dg.asset(partitions_def=dumps, group_name="datasets", kinds={"file"}, code_version="1")
-def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
-    """A PGN dump. Each file in `datasets/dumps/` appears as a partition within a minute.
+@dg.asset(partitions_def=dump_partitions, group_name="datasets", kinds={"file"}, code_version="1")
+def dump(context: dg.AssetExecutionContext, datasets: DataFolder) -> Result:
+    """A file of games (PGN). Each file in `datasets/dumps/` appears as a partition within a minute.
 
-    The job `first_network` downloads a month of Lichess games or an address into this folder.
+    The job `first_network` downloads a month of Lichess games, or any URL, into this folder.
     """
     with report_user_errors():
-        source = datasets.source(context.partition_key)
+        source = datasets.find_dump(context.partition_key)
         require_dump(str(source))
         digest = file_hash(source)
-    facts: metadata.Metadata = {
-        **metadata.describe_path(source),
-        "bytes": source.stat().st_size,
-        "sha256": digest,
-    }
-    return Result(metadata=facts, data_version=dg.DataVersion(digest))
+    file = {"bytes": source.stat().st_size, "sha256": digest}
+    return Result(
+        metadata=metadata.describe_path(source) | file, data_version=dg.DataVersion(digest)
+    )
 
 
 @dg.asset(
-    partitions_def=dumps,
+    partitions_def=dump_partitions,
     deps=[dump],
     group_name="datasets",
     kinds={"parquet"},
@@ -82,19 +80,19 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # a new version may produce different rows
 )
 def positions(
-    context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: Datasets
+    context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: DataFolder
 ) -> Result:
-    """A dump's positions and move labels, packed into Parquet shards and split by game."""
-    with report_user_errors(REPLACE):
+    """A dump's positions with the moves played, in Parquet files (shards), split by game."""
+    with report_user_errors(REPLACE_REMEDY):
         options = read_form(config)
-        source = datasets.source(context.partition_key)
-        out = datasets.folder("positions", context.partition_key)
-        # a click on Materialize without the launchpad sets no options
-        asked: Any = context.run.run_config.get("ops", {})
-        if "positions" not in asked and (before := saved_settings(out)):
-            options = replace(options, ingest=build_options(IngestConfig, {}, before))
+        source = datasets.find_dump(context.partition_key)
+        out = datasets.result_folder("positions", context.partition_key)
+        # the button Materialize, without the launchpad, sets no options
+        given: Any = context.run.run_config.get("ops", {})
+        if "positions" not in given and (saved := read_saved_settings(out)):
+            options = replace(options, ingest=build_options(IngestConfig, {}, saved))
             context.log.info(
-                f"the run has no options: using those of the existing positions, {before}"
+                f"the run has no options: using those of the existing positions, {saved}"
             )
         work = partial(tasks.ingest, source, out, options.ingest, engine=datasets.executor)
         work = partial(work, workers=options.workers, replace=options.replace)
@@ -102,18 +100,19 @@ def positions(
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
         metadata=metadata.describe_positions(out, manifest),
-        data_version=metadata.data_version(
+        data_version=metadata.hash_data_version(
             hashes, manifest["config"], CODE_VERSION, manifest["rows_version"]
         ),
     )
 
 
-# Materialized alone, positions would be confirmed with a warning that the dump is not materialized.
+# A job for both assets: before it materializes positions alone, the UI warns that the dump is not
+# materialized, and asks for a confirmation.
 build_positions = dg.define_asset_job(
     "build_positions",
     [dump, positions],
-    description="Turn one dump into positions. Without options, existing positions keep their "
-    "settings.",
+    description="Turn one dump into positions. Without options, the settings of existing "
+    "positions are used.",
 )
 
 
@@ -126,13 +125,13 @@ build_positions = dg.define_asset_job(
     check_specs=checks.make_specs("training_set"),
 )
 def training_set(
-    context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets
+    context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: DataFolder
 ) -> Result:
-    """Datasets joined for training without copying rows, with the newest games of each held out."""
-    with report_user_errors(RENAME):
+    """Positions joined for training without copying them; the newest games of each are held out."""
+    with report_user_errors(RENAME_REMEDY):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
-        out = datasets.folder("training_sets", options.name or options.derive_name(shards))
+        out = datasets.result_folder("training_sets", options.name or options.derive_name(shards))
         work = partial(join, shards, out, options.join, remove=options.remove)
         page = run_step(context, work, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
@@ -142,7 +141,7 @@ def training_set(
     return Result(
         metadata=metadata.describe_training_set(out, page, audit, folder),
         check_results=[checks.evaluate_training_set(page)],
-        data_version=metadata.data_version(page, CODE_VERSION),
+        data_version=metadata.hash_data_version(page, CODE_VERSION),
     )
 
 
@@ -154,22 +153,22 @@ def training_set(
     code_version=CODE_VERSION,
 )
 def checkpoint(
-    context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets
+    context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: DataFolder
 ) -> Result:
-    """A trained policy-value network and its training curves. A retry resumes training."""
-    with report_user_errors(RENAME):
+    """A trained policy-value network and its training curves. A retried run resumes training."""
+    with report_user_errors(RENAME_REMEDY):
         options = read_form(config)
-        joined = find_input(context, datasets, training_set.key, options.training_set)
+        data = find_input(context, datasets, training_set.key, options.training_set)
         root = context.run.root_run_id or context.run.run_id
-        out = datasets.folder("checkpoints", options.name or f"{options.preset}-{root[:8]}")
-        start, settings, why = choose_start(options, joined, out, datasets)
-        context.log.info(f"training starts from {why}")
-        work = partial(train_on, [joined], options.preset, settings, out, start=start)
+        out = datasets.result_folder("checkpoints", options.name or f"{options.preset}-{root[:8]}")
+        start, train_config, reason = choose_start(options, data, out, datasets)
+        context.log.info(f"training starts from {reason}")
+        work = partial(train_on, [data], options.preset, train_config, out, start=start)
         card = run_step(context, work, lock=out)
     return Result(
         metadata=metadata.describe_checkpoint(out, card)
-        | {TRAINED_ON: dg.MetadataValue.path(joined), "started_from": why},
-        data_version=metadata.data_version(
+        | {TRAINED_ON: dg.MetadataValue.path(data), "started_from": reason},
+        data_version=metadata.hash_data_version(
             card["data"], card["config"], options.preset, CODE_VERSION
         ),
     )
@@ -184,72 +183,72 @@ def checkpoint(
     check_specs=checks.make_specs("accuracy_report"),
 )
 def accuracy_report(
-    context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets
+    context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: DataFolder
 ) -> Result:
-    """How often the network's first choice is the move played, measured on unseen games.
+    """How often the network's first choice is the move played, in games that it has not seen.
 
-    `moves_found` is this share with its 95 % interval. The run has it as the tag `top1`.
+    `moves_found` is this share, with its 95 % confidence interval. The run's tag `top1` shows it.
     """
     with report_user_errors():
         options = read_form(config)
         network = find_input(context, datasets, checkpoint.key, options.checkpoint)
         name, data = options.positions, None
-        if name and not is_training_set(datasets.folder("training_sets", name)):
+        if name and not is_training_set(datasets.result_folder("training_sets", name)):
             (data,) = find_inputs(context, datasets, (name,))
         elif options.checkpoint and not name:
-            data = find_own_set(context.instance, network)
+            data = find_training_set_of(network, context.instance)
         data = data or find_input(context, datasets, training_set.key, name)
         out = datasets.path / "reports" / network.name / data.name
         work = partial(tasks.report, network, data, options.split, options.rule, out)
         report = run_step(context, work)
-        page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
-        hashes = [file_hash(page), file_hash(network / CARD_FILE)]
+        manifest = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
+        hashes = [file_hash(manifest), file_hash(network / CARD_FILE)]
     context.instance.add_run_tags(context.run.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
         metadata=metadata.describe_report(network, data, report, out),
         check_results=[checks.evaluate_report(report)],
-        data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
+        data_version=metadata.hash_data_version(hashes, options.split, options.rule, CODE_VERSION),
     )
 
 
 def choose_start(
-    options: CheckpointOptions, joined: Path, out: Path, datasets: Datasets
+    options: CheckpointOptions, data: Path, out: Path, datasets: DataFolder
 ) -> tuple[Path | None, TrainConfig, str]:
     """Return the starting checkpoint (None for random weights), the configuration and the reason.
 
     With `auto`, a run that already exists in `out` keeps its starting checkpoint. A new run on few
     positions starts from the embedded network if the preset matches.
     """
-    start, why = None, "start is set"
+    start, reason = None, "start is set"
     if options.start == "auto" and (out / CARD_FILE).exists():
-        start, why = _read_start(out, datasets), "the resumed run started there"
+        start, reason = _read_start(out, datasets), "the resumed run started there"
     elif options.start == "auto":
-        count = Dataset.open(joined).count("train")
-        why = f"{count:,} positions"
+        count = Dataset.open(data).count("train")
+        reason = f"{count:,} positions"
         if parse_json((EMBEDDED / CARD_FILE).read_bytes())["preset"]["name"] != options.preset:
-            why += f", and {options.preset} is not the embedded network's preset"
+            reason += f", and {options.preset} is not the embedded network's preset"
         elif count < MIN_SCRATCH_POSITIONS:
             start = EMBEDDED
     elif options.start == "embedded":
         start = EMBEDDED
     elif options.start != "scratch":
-        start = datasets.folder("checkpoints", options.start)
+        start = datasets.result_folder("checkpoints", options.start)
         if not start.is_dir():
             raise UserError(f"there is no checkpoint called {options.start!r} ({start})")
     config = options.train
     if start is None:
-        return None, config, f"random weights ({why})"
+        return None, config, f"random weights ({reason})"
     if config.learning_rate == TrainConfig(minutes=1.0).learning_rate:
-        config = replace(config, learning_rate=TUNING_RATE)
-    return start, config, f"{start.name} ({why}), learning rate {config.learning_rate:g}"
+        config = replace(config, learning_rate=FINETUNING_LEARNING_RATE)
+    return start, config, f"{start.name} ({reason}), learning rate {config.learning_rate:g}"
 
 
-def _read_start(out: Path, datasets: Datasets) -> Path | None:
+def _read_start(out: Path, datasets: DataFolder) -> Path | None:
     """Return the starting checkpoint of the run in `out`; None for random weights."""
     card = read_json(out / CARD_FILE, UserError)
     validate_content(out / CARD_FILE, card, Card, UserError)
-    before = card["data"].get("start")
-    if before is None:
+    start = card["data"].get("start")
+    if start is None:
         return None
-    name = str(before.get("name", ""))
-    return EMBEDDED if name == EMBEDDED.name else datasets.folder("checkpoints", name)
+    name = str(start.get("name", ""))
+    return EMBEDDED if name == EMBEDDED.name else datasets.result_folder("checkpoints", name)

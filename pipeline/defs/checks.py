@@ -1,7 +1,8 @@
 """Asset checks: some read stored files and can run alone, others evaluate an asset's result.
 
-A failed blocking check keeps downstream assets from running, in the same run and in later ones
-(`steps.require_no_failed_check`), until the asset is materialized again or the check passes.
+After a blocking check has failed, downstream assets do not run, neither in the same run nor in
+later ones (`steps.require_no_failed_check`), until the asset is materialized again or the check
+passes.
 """
 
 import warnings
@@ -14,87 +15,77 @@ import dagster as dg
 from pipeline.dataset.dataset import Dataset
 from pipeline.defs import child, tasks
 from pipeline.defs.pages.metadata import PROBE_ROWS
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import DataFolder
 from pipeline.defs.steps import (
-    BLOCKING,
+    BLOCKING_CHECKS,
     TRAINED_ON,
-    dumps,
+    dump_partitions,
     find_folder,
-    materialized_dumps,
+    list_materialized_dumps,
     report_user_errors,
 )
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.matches.match import format_elo
 from pipeline.validation.verify import MAX_REPLAYED_BYTES, verify_dataset
 
-FILES, SPLITS, ROWS = BLOCKING["positions"]
-(LOSS,) = BLOCKING["checkpoint"]
-IS_READ_TO_END = "dump_read_to_its_end"
-NO_GAME_ON_BOTH_SIDES = "no_game_in_train_and_a_test"
-BEATS_HAND_WRITTEN = "accuracy_beats_hand_written"
-BEATS_SUPERVISED = "stronger_than_supervised"
-BEATS_BASE = "plays_more_like_the_player_than_the_base"
-COMPARED_ROWS = 64
+FILES_CHECK, SPLITS_CHECK, ROWS_CHECK = BLOCKING_CHECKS["positions"]
+(LOSS_CHECK,) = BLOCKING_CHECKS["checkpoint"]
+DUMP_READ_CHECK = "dump_read_to_its_end"
+SHARED_GAMES_CHECK = "no_game_in_train_and_a_test"
+HAND_WRITTEN_CHECK = "accuracy_beats_hand_written"
+STRENGTH_CHECK = "stronger_than_supervised"
+IMITATION_CHECK = "plays_more_like_the_player_than_the_base"
+NUM_COMPARED_ROWS = 64
 """Number of random rows to replay from the dump with python-chess."""
-POSITIONS = {
-    FILES: "All shards are in the manifest, and their sizes, SHA-256 hashes and rows match it.",
-    SPLITS: "No game has positions in two splits.",
-    ROWS: "Random rows match a replay of the dump with python-chess.",
-    IS_READ_TO_END: "The dump was read to the end and is not damaged.",
+POSITION_CHECKS = {
+    FILES_CHECK: "The files are those of the manifest, with the same sizes, hashes and rows.",
+    SPLITS_CHECK: "All positions of a game are in the same split.",
+    ROWS_CHECK: "Random rows match a replay of their games with python-chess.",
+    DUMP_READ_CHECK: "The dump was read to the end, and is not damaged.",
 }
 with warnings.catch_warnings():
-    # partitioned checks are a preview feature; tests cover them
+    # partitioned checks are a preview feature of Dagster; tests cover them
     warnings.simplefilter("ignore", dg.PreviewWarning)
-    SPECS = [
+    POSITION_SPECS = [
         dg.AssetCheckSpec(
             name,
             asset="positions",
             description=text,
-            blocking=name in BLOCKING["positions"],
-            partitions_def=dumps,
+            blocking=name in BLOCKING_CHECKS["positions"],
+            partitions_def=dump_partitions,
         )
-        for name, text in POSITIONS.items()
+        for name, text in POSITION_CHECKS.items()
     ]
-RESULTS = {
-    "training_set": (
-        NO_GAME_ON_BOTH_SIDES,
-        "No game in train has the same moves as a held-out game.",
-    ),
-    "accuracy_report": (
-        BEATS_HAND_WRITTEN,
-        "Top-1 accuracy is higher than the hand-written evaluator's.",
-    ),
-    "tuned_checkpoint": (
-        LOSS,
-        "The best network loads, and its loss on stored positions is finite.",
-    ),
-    "strength_report": (
-        BEATS_SUPERVISED,
-        "The lower bound of Elo against the supervised network is above 0.",
-    ),
-    "imitation": (BEATS_BASE, "The lower bound of the top-1 gain on the newest games is above 0."),
+RESULT_CHECKS = {
+    "training_set": (SHARED_GAMES_CHECK, "No game in train has the same moves as a held-out game."),
+    "accuracy_report": (HAND_WRITTEN_CHECK, "Top-1 accuracy exceeds the hand-written evaluator's."),
+    "tuned_checkpoint": (LOSS_CHECK, "The best network loads, and its loss is finite."),
+    "strength_report": (STRENGTH_CHECK, "The lower bound of Elo against the start is above 0."),
+    "imitation": (IMITATION_CHECK, "The lower bound of the top-1 gain over the base is above 0."),
 }
-"""Checks that an asset evaluates on its own result: asset -> (name, description)."""
+"""Name and description of the check that an asset evaluates on its own result, by asset."""
 
 
 def make_specs(asset: str) -> list[dg.AssetCheckSpec]:
-    """Return the specification of the check that an asset evaluates on its result."""
-    name, text = RESULTS[asset]
-    return [dg.AssetCheckSpec(name, asset=asset, description=text, blocking=name == LOSS)]
+    """Return the specification of an asset's check in RESULT_CHECKS, as a list of one."""
+    name, text = RESULT_CHECKS[asset]
+    return [dg.AssetCheckSpec(name, asset=asset, description=text, blocking=name == LOSS_CHECK)]
 
 
-@dg.multi_asset_check(name="check_positions", specs=SPECS, can_subset=True, pool="processor")
+@dg.multi_asset_check(
+    name="check_positions", specs=POSITION_SPECS, can_subset=True, pool="processor"
+)
 def check_positions(
-    context: dg.AssetCheckExecutionContext, datasets: Datasets
+    context: dg.AssetCheckExecutionContext, datasets: DataFolder
 ) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
-    """Verify the run's partition; without one, verify all materialized partitions."""
+    """Verify the positions of the run's partition; without one, of all materialized partitions."""
     op = context.op_execution_context
     selected = {check.name for check in op.selected_asset_check_keys}
-    keys = [op.partition_key] if op.has_partition_key else materialized_dumps(op.instance)
+    keys = [op.partition_key] if op.has_partition_key else list_materialized_dumps(op.instance)
     failures = []
     for key in sorted(keys):
         try:
-            results = verify(datasets, key)
+            results = verify_partition(datasets, key)
         except dg.Failure as failure:  # still verify the other partitions
             failures.append(f"{key}: {failure.description}")
             continue
@@ -103,7 +94,8 @@ def check_positions(
                 yield to_evaluation(result, dg.AssetKey("positions"), key)
     if failures:
         raise dg.Failure("\n".join(failures), allow_retries=False)
-    # Dagster creates these outputs from AssetCheckResults only, which cannot name a partition.
+    # Dagster requires an output for each check. It would create them from AssetCheckResults, but
+    # those cannot name a partition.
     for check in sorted(op.selected_asset_check_keys):
         yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
 
@@ -111,60 +103,60 @@ def check_positions(
 verify_all = dg.define_asset_job(
     "verify",
     dg.AssetSelection.checks_for_assets("positions"),
-    description="Check all materialized positions against their manifests and dumps.",
+    description="Check all materialized positions: files, splits, and rows against their dumps.",
 )
 nightly_verify = dg.ScheduleDefinition(
     job=verify_all,
     cron_schedule="0 2 * * *",
-    description="Check all positions daily at 2:00 UTC. Runs do not use positions that failed a "
-    "blocking check.",
+    description="Check all materialized positions daily at 2:00 UTC. Later runs do not use "
+    "positions that failed.",
 )
 
 
-def verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
-    """Verify one partition; skip the comparison of rows if its dump has been deleted."""
+def verify_partition(datasets: DataFolder, key: str) -> list[dg.AssetCheckResult]:
+    """Verify the positions of one partition; rows are not compared if the dump was deleted."""
     with report_user_errors():
-        sources = [str(datasets.source(key))] if key in datasets.dumps() else []
-        rows = COMPARED_ROWS if sources else 0
-        work = partial(verify_dataset, datasets.folder("positions", key), sources, rows=rows)
+        sources = [str(datasets.find_dump(key))] if key in datasets.list_dumps() else []
+        rows = NUM_COMPARED_ROWS if sources else 0
+        work = partial(verify_dataset, datasets.result_folder("positions", key), sources, rows=rows)
         found = child.run_child(partial(work, limit=MAX_REPLAYED_BYTES))
         return evaluate_positions(found, rows)
 
 
 @dg.asset_check(
     asset="checkpoint",
-    name=LOSS,
+    name=LOSS_CHECK,
     blocking=True,
     pool="accelerator",
-    description="The checkpoint loads, and its loss on stored positions is finite.",
+    description="The checkpoint can be loaded, and its loss on stored positions is finite.",
 )
 def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Check that the checkpoint's loss on positions from its training set is finite."""
+    """Check that the checkpoint's loss on positions of its training set is finite."""
     op = context.op_execution_context
     return probe_checkpoint(op.instance, op.run)
 
 
 def probe_checkpoint(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.AssetCheckResult:
-    """Measure the loss of the checkpoint that `find_folder` returns."""
+    """Check the loss of the checkpoint that this run materialized, or of the newest one."""
     with report_user_errors():
         folder = find_folder(dg.AssetKey("checkpoint"), instance, run)
-        joined = find_folder(dg.AssetKey("checkpoint"), instance, run, TRAINED_ON)
-        measured = Dataset.open(joined).parts[0].path
+        training_set = find_folder(dg.AssetKey("checkpoint"), instance, run, TRAINED_ON)
+        dataset = Dataset.open(training_set).parts[0].path
         return evaluate_checkpoint(
-            child.run_child(partial(tasks.probe, folder, measured, None, PROBE_ROWS))
+            child.run_child(partial(tasks.probe, folder, dataset, None, PROBE_ROWS))
         )
 
 
 def to_evaluation(
     result: dg.AssetCheckResult, asset: dg.AssetKey, partition: str | None = None
 ) -> dg.AssetCheckEvaluation:
-    """Return a check's result as the event that names its asset and partition."""
+    """Turn a check's result into an event with its asset and partition."""
     name = str(result.check_name)
     return dg.AssetCheckEvaluation(
         asset,
         name,
         partition=partition,
-        blocking=name in BLOCKING.get(asset.to_user_string(), ()),
+        blocking=name in BLOCKING_CHECKS.get(asset.to_user_string(), ()),
         passed=result.passed,
         severity=result.severity,
         metadata=result.metadata,
@@ -173,26 +165,26 @@ def to_evaluation(
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
-    """Turn the result of `verify_dataset` into check results; `wanted` rows were to be compared."""
+    """Turn the result of `verify_dataset`, asked to compare `wanted` rows, into check results."""
     files, splits, rows, compared = (
         found[name] for name in ("files", "splits", "rows", "compared")
     )
     if files:
         splits = rows = ["not checked, because files differ from the manifest"]
     elif wanted and not compared and not rows:
-        rows = ["no row was compared: none of them is in the readable part of the dump"]
+        rows = ["no rows were compared: none are in the readable part of the dump"]
     return [
-        _list_problems(FILES, files),
-        _list_problems(SPLITS, splits),
-        _list_problems(ROWS, rows, rows_compared=compared, rows_wanted=wanted),
-        _list_problems(IS_READ_TO_END, found["damage"], warns=True),
+        _report_problems(FILES_CHECK, files),
+        _report_problems(SPLITS_CHECK, splits),
+        _report_problems(ROWS_CHECK, rows, rows_compared=compared, rows_wanted=wanted),
+        _report_problems(DUMP_READ_CHECK, found["damage"], warns=True),
     ]
 
 
 def evaluate_training_set(page: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Warn about games that occur in both train and a held-out split.
 
-    Not an error, because short games often have the same moves.
+    This is not an error, because short games often have the same moves.
     """
     counts = page["games_on_both_sides"]
     problems = [
@@ -200,50 +192,52 @@ def evaluate_training_set(page: Mapping[str, Any]) -> dg.AssetCheckResult:
         for name, count in counts.items()
         if count
     ]
-    return _list_problems(NO_GAME_ON_BOTH_SIDES, problems, warns=True, **counts)
+    return _report_problems(SHARED_GAMES_CHECK, problems, warns=True, **counts)
 
 
 def evaluate_report(report: Mapping[str, Any]) -> dg.AssetCheckResult:
-    """Warn if top-1 accuracy is below the hand-written baseline.
+    """Warn if top-1 accuracy is not above that of the hand-written evaluator.
 
-    Not an error, because a network trained for a minute may be worse.
+    This is not an error, because a network that was trained for a minute may be worse.
     """
     top1, baseline = report["top1"], report["hand_written_top1"]
     message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
-    return _result(BEATS_HAND_WRITTEN, top1 > baseline, message, top1=top1, baseline=baseline)
+    return _make_result(HAND_WRITTEN_CHECK, top1 > baseline, message, top1=top1, baseline=baseline)
 
 
 def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
-    """Return the check result for the output of `tasks.probe`."""
+    """Check that the loss measured by `tasks.probe` is finite."""
     loss, rows = probe["loss"], probe["rows"]
     if not rows:
-        message = "the loss was not measured: no sampled row has a known move"
-        return _result(LOSS, True, message, warns=False, rows=0)
+        message = "the loss was not measured: no sampled row has a move"
+        return _make_result(LOSS_CHECK, True, message, warns=False, rows=0)
     message = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {rows} rows"
     values = {"rows": rows} | ({} if loss is None else {"loss": loss})
-    return _result(LOSS, loss is not None, message, warns=False, **values)
+    return _make_result(LOSS_CHECK, loss is not None, message, warns=False, **values)
 
 
 def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
-    """Return the check result for a match against the supervised checkpoint.
+    """Check that the lower Elo bound of a match against the supervised checkpoint is above 0.
 
-    The check fails if `row` is None.
+    Without a match (None), the check fails.
     """
     if row is None:
-        return _result(BEATS_SUPERVISED, False, NOTHING_PROMOTED)
+        return _make_result(STRENGTH_CHECK, False, NOTHING_PROMOTED)
     message = f"Elo {format_elo(row)} in {row['games']} games"
-    return _result(BEATS_SUPERVISED, (row["elo_low"] or 0.0) > 0, message, elo_low=row["elo_low"])
+    return _make_result(
+        STRENGTH_CHECK, (row["elo_low"] or 0.0) > 0, message, elo_low=row["elo_low"]
+    )
 
 
 def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
-    """Return the check result for an imitation's report."""
+    """Check that the lower bound of an imitation's gain in top-1 is above 0."""
     (row,) = (row["all"] for row in result["networks"] if row["name"] == "imitation")
     low = row["top1_low"]
     values = {} if low is None else {"top1_difference": row["top1_difference"], "top1_low": low}
-    return _result(BEATS_BASE, low is not None and low > 0, result["headline"], **values)
+    return _make_result(IMITATION_CHECK, low is not None and low > 0, result["headline"], **values)
 
 
-def _list_problems(
+def _report_problems(
     name: str, problems: Sequence[str], *, warns: bool = False, **values: Any
 ) -> dg.AssetCheckResult:
     """Return a check result that lists the problems and passes if there are none."""
@@ -251,10 +245,12 @@ def _list_problems(
         lines = "\n".join(f"- {problem}" for problem in problems[:50])
         values["problems"] = dg.MetadataValue.md(lines)
     first = problems[0] if problems else None
-    return _result(name, not problems, first, warns=warns, problems_found=len(problems), **values)
+    return _make_result(
+        name, not problems, first, warns=warns, problems_found=len(problems), **values
+    )
 
 
-def _result(
+def _make_result(
     name: str, passed: bool, message: str | None, *, warns: bool = True, **values: Any
 ) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR

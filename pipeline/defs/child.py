@@ -2,12 +2,12 @@
 
 `run_child(work)` starts `python -m pipeline.defs.child` and sends it the work. The child replies
 with (kind, value) pairs: ("tick", Tick) while it works, then ("result", RESULT), or ("error",
-ARGUMENTS) with the arguments of a UserError. Dagster captures its output and logs with the run's.
+ARGUMENTS) with the arguments of a UserError. Dagster captures the child's output and log messages.
 
-Stopping: when a user terminates the run, Dagster raises an exception in the run's process.
-`run_child` then sends SIGTERM to the child, waits for a grace period, and kills its process group,
-including pool workers. In the child, SIGTERM makes `stop()` return True, so that the work can save
-and return; work without a parameter `stop` is interrupted. If the run's process is killed, the
+When a user terminates a run, Dagster raises an exception in the run's process. `run_child` then
+sends SIGTERM to the child, waits for a grace period, and kills the child's process group, pool
+workers included. In the child, SIGTERM makes `stop()` return True, so that the work can save and
+return. SIGTERM interrupts work without a parameter `stop`. If the run's process is killed, the
 child detects that its parent has changed, and stops itself in the same way.
 
 Dagster's Pipes client does not do this: its child survives a killed run, and pool workers survive
@@ -34,13 +34,13 @@ from filelock import FileLock
 
 from engine.errors import UserError
 from engine.progress import Progress, silent
-from pipeline.cli.progress import PACKAGES, call_with
+from pipeline.cli.progress import LOGGED_PACKAGES, call_with_supported
 from pipeline.storage.stores import hold_lock
 
 GRACE_SECONDS = 20.0
-"""Seconds in which a stopped child may save; must be below Dagster's `cancel_timeout_seconds`."""
-STOPPED_STATUS = 75
-"""Exit status (EX_TEMPFAIL) of work that was stopped early and can be resumed."""
+"""Seconds for a stopped child to save its work; below `cancel_timeout_seconds` in dagster.yaml."""
+STOPPED_EXIT_STATUS = 75
+"""Exit status of a child that was stopped early and can be resumed (EX_TEMPFAIL)."""
 
 
 class ChildError(RuntimeError):
@@ -60,7 +60,7 @@ def run_child(
     output path that only one child may write at a time. Raises the child's UserError, or ChildError
     for any other failure. By then the child and all its workers have ended.
     """
-    answers, child_end = Pipe()
+    replies, child_end = Pipe()
     command = [sys.executable, "-m", "pipeline.defs.child", str(child_end.fileno())]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, pass_fds=[child_end.fileno()], start_new_session=True
@@ -68,14 +68,14 @@ def run_child(
     child_end.close()
     kind, value = "tick", None  # type: tuple[str, Any]
     try:
-        answers.send((work, lock, os.getpid(), grace))
-        while (message := answers.recv())[0] == "tick":
+        replies.send((work, lock, os.getpid(), grace))
+        while (message := replies.recv())[0] == "tick":
             progress(message[1])
         kind, value = message
     except (EOFError, ConnectionError):
         kind = "end"
     finally:
-        answers.close()  # otherwise a child that still sends blocks on a full pipe
+        replies.close()  # a child that still sends would block on a full pipe
         if kind == "tick":
             process.terminate()
         try:
@@ -89,9 +89,7 @@ def run_child(
         return result
     if kind == "error":
         raise UserError(**value)
-    raise ChildError(
-        f"the child process exited with status {code}: see the error output of the run (stderr)"
-    )
+    raise ChildError(f"the child process exited with status {code}: see `stderr` of the run's step")
 
 
 def kill_group(group: int) -> None:
@@ -103,53 +101,55 @@ def kill_group(group: int) -> None:
 
 def main() -> None:
     """Receive work from the run's process, do it, and send the result back."""
-    from engine.compiling import announce_compiling  # only the child needs the compiler
+    from engine.compiling import announce_compiling  # loads Numba, which `run_child` does not need
 
-    answers = Connection(int(sys.argv[1]))
-    os.set_inheritable(answers.fileno(), False)
-    # otherwise a forked worker would keep the pipe open after this process ends
-    os.register_at_fork(after_in_child=answers.close)
-    work, lock, parent, grace = answers.recv()
+    replies = Connection(int(sys.argv[1]))
+    os.set_inheritable(replies.fileno(), False)
+    # a forked worker would keep the pipe open after this process ends
+    os.register_at_fork(after_in_child=replies.close)
+    work, lock, parent, grace = replies.recv()
     logging.basicConfig(format="%(message)s")
-    for package in PACKAGES:
+    for package in LOGGED_PACKAGES:
         logging.getLogger(package).setLevel(logging.INFO)
     stops: list[bool] = []  # not an Event: a signal handler could deadlock on its lock
-    sending = threading.Lock()
+    send_lock = threading.Lock()
 
     def send(kind: str, value: Any) -> None:
         try:
-            with sending:
-                answers.send((kind, value))
-        except ConnectionError:  # the parent process is gone
+            with send_lock:
+                replies.send((kind, value))
+        except ConnectionError:  # the parent process has ended
             stops.append(True)
 
     _handle_signals(stops, interrupt="stop" not in inspect.signature(work).parameters)
     threading.Thread(target=_watch_parent, args=(parent, grace), daemon=True).start()
     try:
         with _lock_output(lock, grace), announce_compiling():
-            result = call_with(work, progress=partial(send, "tick"), stop=lambda: bool(stops))
+            result = call_with_supported(
+                work, progress=partial(send, "tick"), stop=lambda: bool(stops)
+            )
         if stops:
             raise KeyboardInterrupt
     except UserError as error:
         send("error", {"problem": error.problem, "remedy": error.remedy, "code": error.code})
-        sys.exit(STOPPED_STATUS if stops else 2)
+        sys.exit(STOPPED_EXIT_STATUS if stops else 2)
     except KeyboardInterrupt:
         send("error", {"problem": "stopped early; finished work is kept", "code": "stopped"})
-        sys.exit(STOPPED_STATUS)
+        sys.exit(STOPPED_EXIT_STATUS)
     finally:
         if stops:
-            time.sleep(0.1)  # a dying parent may still look alive
-        if os.getppid() != parent:  # the parent died, so it cannot kill the workers
+            time.sleep(0.1)  # os.getppid() may not yet show that the parent died
+        if os.getppid() != parent:  # a parent that died cannot kill the workers
             kill_group(os.getpid())
     send("result", result)
 
 
 def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
-    """Make SIGTERM request a stop. Ignore Ctrl-C, which the run's process handles."""
-    this = os.getpid()
+    """Let SIGTERM request a stop. Ignore Ctrl-C, which the run's process handles."""
+    child = os.getpid()
 
     def request_stop(*_: object) -> None:
-        if os.getpid() != this:
+        if os.getpid() != child:
             os._exit(128 + signal.SIGTERM)  # a forked worker inherits this handler
         stops.append(True)
         if interrupt:
@@ -172,8 +172,8 @@ def _lock_output(path: Path | None, grace: float) -> contextlib.AbstractContextM
     """Lock an output. Wait for the lock, because the child of a dead run may still be saving."""
     if path is None:
         return contextlib.nullcontext()
-    busy = UserError(f"another process is writing {path}: wait for it, or stop it")
-    return hold_lock(FileLock(path.with_name(f".{path.name}.lock")), busy, grace + 5.0)
+    refusal = UserError(f"another process is writing {path}: wait until it ends, or stop it")
+    return hold_lock(FileLock(path.with_name(f".{path.name}.lock")), refusal, grace + 5.0)
 
 
 if __name__ == "__main__":

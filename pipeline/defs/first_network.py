@@ -1,14 +1,14 @@
 """The job `first_network`: from games to a measured network, in one run.
 
-Its ops do the work of the assets, one after another, and record the assets' materializations. The
-job therefore has one short form, and needs no partition until the games have been found.
+Its ops do the work of the assets one after another, and record the assets' materializations.
+Therefore the job has one short form, and its partition need not exist before the run.
 
-`python -m pipeline.defs.first_network` (`make run`) runs the job here and prints its progress. The
-run is stored in the instance at DAGSTER_HOME (default: `dagster_home/`), so the UI shows it.
+`python -m pipeline.defs.first_network` (`make run`) executes the job in this process and prints its
+progress. The run is stored in the instance at DAGSTER_HOME (default: `dagster_home/`), so the UI
+shows it.
 """
 
 import argparse
-import inspect
 import os
 import sys
 import uuid
@@ -24,6 +24,7 @@ import pipeline
 from engine.errors import UserError
 from model.settings import settings
 from pipeline.cli.commands.warmup import compile_kernels
+from pipeline.cli.progress import call_with_supported
 from pipeline.defs import assets, checks, child
 from pipeline.defs.launchpad.forms import Form, make_form, read_form
 from pipeline.defs.launchpad.options import (
@@ -32,15 +33,15 @@ from pipeline.defs.launchpad.options import (
     ReportOptions,
     TrainingSetOptions,
 )
-from pipeline.defs.resources import SAMPLE_KEY, Datasets, load, parse_key
-from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
+from pipeline.defs.resources import SAMPLE_KEY, DataFolder, load_definitions, parse_dump_key
+from pipeline.defs.steps import DUMP_PARTITIONS, StoppedError, log_progress, report_user_errors
 from pipeline.dumps.fetch import MONTH_PREFIX, fetch, parse_month
 from pipeline.errors import ConfigError
 from pipeline.storage.http import file_name, is_web
 
-Events = Iterator[dg.AssetCheckEvaluation | dg.Output[None]]
+OpEvents = Iterator[dg.AssetCheckEvaluation | dg.Output[None]]
 PRINT_SECONDS = 10.0
-"""Minimum number of seconds between printed observations."""
+"""Minimum seconds between two printed lines of progress."""
 
 
 @settings(ConfigError)
@@ -50,60 +51,61 @@ class FirstNetworkOptions:
     form: ClassVar = ("games", "minutes", "start_from_embedded", "report")
 
     games: str = SAMPLE_KEY
-    """Games to learn from: a PGN file (a path on this machine or an https:// address, also .zst,
-    .gz, .bz2, .zip), a month of Lichess such as 2013-01, or the name of a dump in datasets/dumps.
-    `sample` is the sample of 2,000 games that comes with the program."""
+    """Games to learn from: a PGN file (a path on this machine or an https:// URL, also .zst, .gz,
+    .bz2, .zip), a month of Lichess such as 2013-01, or the name of a dump in datasets/dumps.
+    `sample` stands for 2,000 games that come with the program."""
     minutes: Annotated[float, Field(ge=1e-3, le=1e6)] = 5.0
     """Minutes of training. Reading the games and measuring the network take additional time."""
     start_from_embedded: bool = True
-    """Start from the embedded network. If false, training starts from random weights, and needs
-    100,000 games and an hour to become as good."""
+    """Start from the network that comes with the program. If false, training starts from random
+    weights, and needs 100,000 games and an hour to become as good."""
     report: bool = True
     """Measure the network on games that it was not trained on."""
 
 
 def find_partition(games: str) -> str:
-    """Return the partition key of the games. Raises UserError for a file that is no dump."""
+    """Return the partition key of the games. Raises UserError for a file that is not a dump."""
     if parse_month(f"{MONTH_PREFIX}{games}"):
         return f"{MONTH_PREFIX}{games}"
-    if not is_web(games) and "/" not in games and parse_key(Path(games)) is None:
+    if not is_web(games) and "/" not in games and parse_dump_key(Path(games)) is None:
         return games
     name = file_name(games) if is_web(games) else games
-    key = parse_key(Path(name))
+    key = parse_dump_key(Path(name))
     if key is None:
         raise UserError(
-            f"{name} must be a PGN file, with a name that ends in .pgn, .pgn.zst, .pgn.gz, ..."
+            f"{name} must be a PGN file whose name ends in .pgn, .pgn.zst, .pgn.bz2, .pgn.gz or "
+            ".pgn.zip"
         )
     return key
 
 
-def find_games(context: dg.OpExecutionContext, games: str, datasets: Datasets) -> str:
-    """Download the games or link them into datasets/dumps, and return their partition key."""
+def fetch_games(context: dg.OpExecutionContext, games: str, datasets: DataFolder) -> str:
+    """Download the games, or link them into datasets/dumps; return their partition key."""
     key, folder = find_partition(games), datasets.path / "dumps"
     file = Path(games).expanduser()
-    known = [path.resolve() for path in datasets.dumps().get(key, [])]
+    existing = [path.resolve() for path in datasets.list_dumps().get(key, [])]
     if parse_month(key) == games or is_web(games):
         name = file_name(games) if is_web(games) else f"{key}.pgn.zst"
-        if others := [path for path in known if path.name != name]:
+        if others := [path for path in existing if path.name != name]:
             raise UserError(
-                f"{others[0]} exists and is used as {key}: remove it to download {name}"
+                f"{others[0]} already belongs to the partition {key}: remove it to download {name}"
             )
-        work = partial(fetch, [games], folder, datasets.fetching)
+        work = partial(fetch, [games], folder, datasets.fetch_config)
         child.run_child(work, progress=log_progress(context, assets.dump.key, key))
-    elif parse_key(file) and file.is_file() and file.resolve() not in known:
-        if known:
-            raise UserError(f"{known[0]} has the same name as {file}: rename one of them")
+    elif parse_dump_key(file) and file.is_file() and file.resolve() not in existing:
+        if existing:
+            raise UserError(f"{existing[0]} has the same name as {file}: rename one of them")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / file.name).symlink_to(file.resolve())
-    elif "/" in games and not known:
+    elif "/" in games and not existing:
         raise UserError(f"there is no file {file}: give its full path")
-    datasets.source(key)
-    context.instance.add_dynamic_partitions(DUMPS, [key])
+    datasets.find_dump(key)  # raises UserError
+    context.instance.add_dynamic_partitions(DUMP_PARTITIONS, [key])
     return key
 
 
-class AssetStep:
-    """The context of an op, as the function of an asset expects it."""
+class AssetContext:
+    """An op's context with the key and partition of an asset, whose function reads them."""
 
     def __init__(
         self, context: dg.OpExecutionContext, asset: dg.AssetsDefinition, key: str
@@ -115,19 +117,21 @@ class AssetStep:
         return getattr(self.context, name)
 
 
-def materialize(
+def materialize_asset(
     context: dg.OpExecutionContext,
     asset: dg.AssetsDefinition,
     key: str,
-    datasets: Datasets,
+    datasets: DataFolder,
     config: object = None,
-) -> Events:
+) -> OpEvents:
     """Call the function of an asset, record its materialization, and yield its checks."""
-    function: Any = asset.op.compute_fn
-    work = function.decorated_fn
-    offered = {"context": AssetStep(context, asset, key), "config": config, "datasets": datasets}
-    names = inspect.signature(work).parameters
-    result: dg.MaterializeResult[None] = work(**{name: offered[name] for name in names})
+    compute_fn: Any = asset.op.compute_fn
+    result: dg.MaterializeResult[None] = call_with_supported(
+        compute_fn.decorated_fn,
+        context=AssetContext(context, asset, key),
+        config=config,
+        datasets=datasets,
+    )
     partition = key if asset.partitions_def else None
     version = result.data_version.value if result.data_version else ""
     context.log_event(
@@ -142,82 +146,90 @@ def materialize(
         yield checks.to_evaluation(check, asset.key, partition)
 
 
-Config = Form[FirstNetworkOptions]
+FirstNetworkForm = Form[FirstNetworkOptions]
 
 
 @dg.op(pool="network", out=dg.Out(dg.Nothing))
-def get_games(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:
-    """Find or download the games."""
+def get_games(
+    context: dg.OpExecutionContext, config: FirstNetworkForm, datasets: DataFolder
+) -> OpEvents:
+    """Find the games on this machine, or download them."""
     with report_user_errors():
-        key = find_games(context, read_form(config).games, datasets)
-    yield from materialize(context, assets.dump, key, datasets)
+        key = fetch_games(context, read_form(config).games, datasets)
+    yield from materialize_asset(context, assets.dump, key, datasets)
     yield dg.Output(None)
 
 
 @dg.op(pool="processor", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
-def make_positions(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:
-    """Turn the games into positions, and verify them."""
+def make_positions(
+    context: dg.OpExecutionContext, config: FirstNetworkForm, datasets: DataFolder
+) -> OpEvents:
+    """Turn the games into positions, verify them, and make a training set."""
     key = find_partition(read_form(config).games)
     options = make_form(PositionsOptions)()
-    yield from materialize(context, assets.positions, key, datasets, options)
-    for check in checks.verify(datasets, key):
+    yield from materialize_asset(context, assets.positions, key, datasets, options)
+    for check in checks.verify_partition(datasets, key):
         yield checks.to_evaluation(check, assets.positions.key, key)
-    joined = make_form(TrainingSetOptions).model_validate({"positions": [key]})
-    yield from materialize(context, assets.training_set, key, datasets, joined)
+    set_options = make_form(TrainingSetOptions).model_validate({"positions": [key]})
+    yield from materialize_asset(context, assets.training_set, key, datasets, set_options)
     yield dg.Output(None)
 
 
 @dg.op(pool="accelerator", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
-def train_network(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:
-    """Train the network, and check that it loads."""
+def train_network(
+    context: dg.OpExecutionContext, config: FirstNetworkForm, datasets: DataFolder
+) -> OpEvents:
+    """Train the network, and check that it can be loaded."""
     form = read_form(config)
     start = "embedded" if form.start_from_embedded else "scratch"
     fields = {"minutes": form.minutes, "start": start}
     options = make_form(CheckpointOptions).model_validate(fields)
-    yield from materialize(context, assets.checkpoint, "", datasets, options)
+    yield from materialize_asset(context, assets.checkpoint, "", datasets, options)
     check = checks.probe_checkpoint(context.instance, context.run)
     yield checks.to_evaluation(check, assets.checkpoint.key)
     yield dg.Output(None)
 
 
 @dg.op(pool="accelerator", ins={"before": dg.In(dg.Nothing)}, out=dg.Out(dg.Nothing))
-def measure_network(context: dg.OpExecutionContext, config: Config, datasets: Datasets) -> Events:
-    """Report how often it finds the move played."""
+def measure_network(
+    context: dg.OpExecutionContext, config: FirstNetworkForm, datasets: DataFolder
+) -> OpEvents:
+    """Measure how often the network's first choice is the move played."""
     if read_form(config).report:
         options = make_form(ReportOptions)()
-        yield from materialize(context, assets.accuracy_report, "", datasets, options)
+        yield from materialize_asset(context, assets.accuracy_report, "", datasets, options)
     yield dg.Output(None)
 
 
 @dg.config_mapping
-def configure(config: Config) -> dg.RunConfig:
-    """Pass the form's values to every op."""
+def map_config(config: FirstNetworkForm) -> dg.RunConfig:
+    """Give the form's values to every op, and keep Dagster's own log lines off the console."""
     steps = (get_games, make_positions, train_network, measure_network)
     quiet = {"console": {"config": {"log_level": "CRITICAL"}}}
     ops = {step.name: {"config": config.model_dump()} for step in steps}
     return dg.RunConfig(ops=ops, loggers=quiet)
 
 
-@dg.job(config=configure)
+@dg.job(config=map_config)
 def first_network() -> None:
     """Train a network on games, and measure it.
 
-    Reads or downloads the games, turns them into positions, trains, and reports how often the
-    network finds the move played in games that it was not trained on. Re-executing a stopped run
-    continues it.
+    Read or download the games, turn them into positions, train, and report how often the network
+    finds the move played in games that it was not trained on. Re-execute a stopped run to continue
+    it.
     """
     measure_network(before=train_network(before=make_positions(before=get_games())))
 
 
 def main() -> int:
-    """Run the job and print its progress; return 0 unless a step or a blocking check failed."""
+    """Run the job and print its progress; return the exit status."""
     parser = argparse.ArgumentParser(
-        description="Train a network on one dump from random weights, and measure it."
+        description="Train a network from random weights on the games of one dump, and measure it."
     )
     parser.add_argument(
         "--dump",
         default=SAMPLE_KEY,
-        help="file in datasets/dumps/ without its extension, a path, an address, or `sample`",
+        help="games: `sample`, the name of a file in datasets/dumps/ without .pgn, a path or a URL",
     )
     parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
     options = parser.parse_args()
@@ -227,16 +239,11 @@ def main() -> int:
     os.environ.setdefault("DAGSTER_HOME", str(home))
     with dg.DagsterInstance.get() as instance:
         run_id = str(uuid.uuid4())
-        instance.add_event_listener(run_id, Printer())
-        form = {
-            "games": options.dump, "minutes": options.minutes, "start_from_embedded": False,
-        }  # fmt: skip
+        instance.add_event_listener(run_id, EventPrinter())
+        form = {"games": options.dump, "minutes": options.minutes, "start_from_embedded": False}
         try:
-            result = (
-                load()
-                .resolve_job_def("first_network")
-                .execute_in_process(form, instance=instance, run_id=run_id)
-            )
+            job = load_definitions().resolve_job_def("first_network")
+            result = job.execute_in_process(form, instance=instance, run_id=run_id)
         except (dg.DagsterExecutionInterruptedError, StoppedError):
             _print("interrupted: run the same command again to resume")
             return 130
@@ -244,20 +251,20 @@ def main() -> int:
             _print(f"failed: {getattr(failure, 'description', failure)}")
             return 1
     (report,) = result.asset_materializations_for_node("measure_network")
-    found = {name: value.value for name, value in report.metadata.items()}
-    _print(f"\n{found['headline']} {found['compared']}")
+    figures = {name: value.value for name, value in report.metadata.items()}
+    _print(f"\n{figures['headline']} {figures['compared']}")
     if options.dump == SAMPLE_KEY:
-        _print("The games are the embedded sample: 2,000 games that the embedded network played.")
-    _print(f"report: {found['path']}/report.html")
+        _print("The sample consists of 2,000 games that the embedded network played itself.")
+    _print(f"report: {figures['path']}/report.html")
     _print("next: `make play` to play against the network, `make ui` to see this run in Dagster")
     return 0
 
 
-class Printer:
-    """Print the steps and checks of a run, and an observation every PRINT_SECONDS."""
+class EventPrinter:
+    """Prints the steps and checks of a run, and its progress every PRINT_SECONDS."""
 
     def __init__(self) -> None:
-        self.printed = 0.0
+        self.last_printed = 0.0
 
     def __call__(self, entry: dg.EventLogEntry) -> None:
         """Print one event of the run's log."""
@@ -268,15 +275,15 @@ class Printer:
             case dg.DagsterEventType.STEP_START:
                 _print(f"{event.step_key} ...")
             case dg.DagsterEventType.ASSET_OBSERVATION if (
-                entry.timestamp - self.printed >= PRINT_SECONDS
+                entry.timestamp - self.last_printed >= PRINT_SECONDS
             ):
-                self.printed = entry.timestamp
-                seen = event.asset_observation_data.asset_observation.metadata
-                _print("    " + "  ".join(f"{name} {it.value}" for name, it in seen.items()))
+                self.last_printed = entry.timestamp
+                values = event.asset_observation_data.asset_observation.metadata
+                _print("    " + "  ".join(f"{name} {it.value}" for name, it in values.items()))
             case dg.DagsterEventType.ASSET_CHECK_EVALUATION:
                 check = event.asset_check_evaluation_data
-                failed = f"{check.severity.value}: {check.description}"
-                _print(f"    check {check.check_name}: {'passed' if check.passed else failed}")
+                failure = f"{check.severity.value}: {check.description}"
+                _print(f"    check {check.check_name}: {'passed' if check.passed else failure}")
 
 
 def _print(line: str) -> None:

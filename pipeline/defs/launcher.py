@@ -1,14 +1,14 @@
-"""A run launcher that detects when a run's process has died.
+"""A run launcher that detects when the process of a run has died.
 
-With Dagster's default launcher such a run stays STARTED and blocks its pool (dagster#4319). This
-launcher lets the daemon's run monitoring check the process, whose id is in the run's first events.
+With Dagster's default launcher, such a run stays STARTED and blocks its pool (dagster#4319). This
+launcher lets the daemon's run monitoring check the process, whose ID is in one of the first events.
 `dagster_home/dagster.yaml` selects it.
 """
 
 import psutil
 from dagster import DagsterEventType, DagsterRun, DefaultRunLauncher
 
-# Dagster does not export the types of this interface
+# Dagster has no public import of these types of the launcher's interface.
 from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
 
 
@@ -18,13 +18,13 @@ class WatchfulRunLauncher(DefaultRunLauncher):
     supports_check_run_worker_health = True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Check that the process of a run is alive."""
+        """Return the status of a run's process: running or failed."""
         for entry in self._instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT):
             if entry.dagster_event is None:
                 continue
-            named = entry.dagster_event.engine_event_data.metadata.get("pid")
-            if named is not None:
-                pid = int(str(named.value))
+            value = entry.dagster_event.engine_event_data.metadata.get("pid")
+            if value is not None:
+                pid = int(str(value.value))
                 alive = is_alive(pid, entry.timestamp)
                 status = WorkerStatus.RUNNING if alive else WorkerStatus.FAILED
                 message = None if alive else f"process {pid} of the run has died"

@@ -1,7 +1,7 @@
-"""Functions that run in child processes: each calls the library and returns JSON values.
+"""Functions that run in child processes. Each calls the library and returns JSON values.
 
-Resumable work has a parameter `stop`. Heavy libraries are imported inside the functions, so that
-only the child loads them.
+Functions that can resume have a parameter `stop`. Heavy libraries are imported inside the
+functions, so that only the child process loads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,59 +27,58 @@ def ingest(
 ) -> Mapping[str, Any]:
     """Turn a dump into positions in `out`, and return the manifest.
 
-    With `replace`, or if the dump has changed, new positions are built beside the old ones, then
-    swapped in (pipeline/ingest/replacing.py).
+    With `replace`, or if the dump has changed, new positions are built beside the old ones and
+    replace them at the end (pipeline/ingest/replacing.py).
     """
     from pipeline.dataset.files.manifest import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
     from pipeline.executors.by_name import make_engine
     from pipeline.ingest import replacing
-    from pipeline.ingest.job import ingest as library
+    from pipeline.ingest.job import ingest as ingest_dumps
 
-    runner = make_engine(engine, workers)
-    anew = partial(
-        replacing.replace, source, out, config, engine=runner, progress=progress, stop=stop
-    )
+    options: dict[str, Any] = {"progress": progress, "stop": stop}
+    options["engine"] = make_engine(engine, workers)
+    rebuild = partial(replacing.replace, source, out, config, **options)
     replacing.recover(out)
     try:
         if replace:
-            return anew()
+            return rebuild()
         try:
-            return library([str(source)], out, config, engine=runner, progress=progress, stop=stop)
+            return ingest_dumps([str(source)], out, config, **options)
         except OtherDumpError:  # the dump has changed since the positions were built
-            return anew()
-    # the games before the damage form a complete dataset; a check reports the damage
+            return rebuild()
+    # The games before the damage form a complete dataset. A check reports the damage.
     except DamagedError:
         return read_manifest(out)
 
 
 def audit(positions: Sequence[Path], out: Path, *, progress: Progress) -> Mapping[str, Any]:
     """Audit datasets or training sets together, and write the results to `out`."""
-    from pipeline.validation.audit import audit as library
+    from pipeline.validation.audit import audit as audit_datasets
     from pipeline.validation.audit import write_audit
 
-    result = library(positions, progress=progress)
+    result = audit_datasets(positions, progress=progress)
     write_audit(result, out)
     return result
 
 
 def imitate(
     sources: Sequence[str],
-    players: Sequence[str],
+    names: Sequence[str],
     out: Path,
     *,
     progress: Progress,
     stop: Stop,
     **options: Any,
 ) -> Mapping[str, Any]:
-    """Train a network to play like a player, and return its report.
+    """Train a network to play like one player, and return its report.
 
-    `players` are the names of the player's accounts.
+    `names` are the player's names in the games.
     """
-    from pipeline.imitation.imitate import imitate as library
+    from pipeline.imitation.imitate import imitate as imitate_player
     from pipeline.imitation.page import headline
 
-    result = library(sources, players, out, progress=progress, stop=stop, **options)
+    result = imitate_player(sources, names, out, progress=progress, stop=stop, **options)
     return {**result, "headline": headline(result)}
 
 
@@ -94,15 +93,18 @@ def report(
 ) -> Mapping[str, Any]:
     """Measure a checkpoint on a split of a dataset, and write the report to `out`."""
     from pipeline.evaluation.render import write_report
-    from pipeline.evaluation.report import report as library
+    from pipeline.evaluation.report import report as measure
 
-    result = library(checkpoint, positions=positions, split=split, rule=rule, progress=progress)
+    result = measure(checkpoint, positions=positions, split=split, rule=rule, progress=progress)
     write_report(result, out)
     return result
 
 
 def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> Mapping[str, Any]:
-    """Measure a checkpoint's cross-entropy on `count` random rows; "loss" is None if not finite."""
+    """Measure a checkpoint's cross-entropy in nats on `count` random rows.
+
+    Returns `loss`, which is None if it is not finite, and `rows`, the number of rows with a move.
+    """
     import numpy as np
     import torch
 
@@ -112,9 +114,9 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> M
     from pipeline.dataset.dataset import open_manifest
     from pipeline.validation.verify import sample_rows
 
-    drawn = sample_rows(open_manifest(positions), count, split)
-    rows = [row for row in drawn if row["label"] not in (None, NO_LABEL)]
-    if not rows:  # evaluated positions may have no move
+    sampled = sample_rows(open_manifest(positions), count, split)
+    rows = [row for row in sampled if row["label"] not in (None, NO_LABEL)]
+    if not rows:  # a dataset of evaluated positions may have no moves
         return {"loss": None, "rows": 0}
     planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
     logits_RA, _ = evaluator(checkpoint)(planes_RP)

@@ -1,9 +1,9 @@
-"""`python -m pipeline.defs.ui`: start Dagster's web UI behind a guard, its daemon and code server.
+"""`python -m pipeline.defs.ui`: start Dagster's web UI with a guard, its daemon and code server.
 
-`dg dev` starts the same three processes, but its web server accepts requests from any web page open
-in a browser on this machine, so any page could launch runs. The guard refuses such requests; the UI
-does not need them. Only the web server listens on a port, by default on 127.0.0.1. The code server
-listens on a Unix socket in a private folder.
+`dg dev` starts the same three processes, but its web server accepts requests from any web page that
+is open in a browser on this machine, so any page could launch runs. The guard refuses such
+requests, which the UI does not need. Only the web server listens on a port, by default on
+127.0.0.1. The code server listens on a Unix socket in a private folder.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,25 +35,25 @@ from starlette.types import Scope
 
 from engine.errors import UserError
 from pipeline.board.local_server import HOST, Guard, explain_refusal, listen
-from pipeline.defs.launchpad.forms import REFERENCE, describe_settings, keep_order
-from pipeline.defs.launchpad.options import OPTIONS
+from pipeline.defs.launchpad.forms import SETTINGS_PATH, describe_settings, keep_field_order
+from pipeline.defs.launchpad.options import OPTIONS_BY_ASSET
 
 if TYPE_CHECKING:
     from uvicorn import Server
 
-LOCATION = "fianchetto"
-"""Name of the code location."""
+CODE_LOCATION = "fianchetto"
+"""Dagster's name of the code server's definitions."""
 STOP_SECONDS = 40.0
-"""Seconds in which the daemon and the code server must end; a run's child may take 20 to save."""
+"""Seconds for all processes of the UI to end; a run's child may need 20 of them to save."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'"
 )
-"""Content-Security-Policy for reports."""
+"""Value of this header for reports and settings: no scripts, and nothing from elsewhere."""
 
 
-class Reports(StaticFiles):
-    """Serve the folder of reports; their pages may not run scripts or load resources."""
+class ReportFiles(StaticFiles):
+    """Serves the folder of reports; their pages cannot run scripts or load resources."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         """Return a file with security headers."""
@@ -66,8 +66,8 @@ class Reports(StaticFiles):
 def find_refusal(scope: Scope) -> str:
     """Return why a request or a websocket is refused, or "" if it is allowed.
 
-    GraphQL is accepted only as JSON by POST. A page of another origin cannot send JSON without a
-    CORS preflight request, and Dagster's server never allows it.
+    GraphQL is accepted only as JSON by POST. A page of another origin must ask before it sends JSON
+    (CORS preflight), and Dagster's server never allows it.
     """
     if reason := explain_refusal(scope):
         return reason
@@ -75,35 +75,36 @@ def find_refusal(scope: Scope) -> str:
         return ""
     if "query" in parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True):
         return "GraphQL in the URL is not executed: send it as JSON by POST"
-    types = Headers(scope=scope).getlist("content-type")
-    plain = [kind.partition(";")[0].strip().lower() for kind in types]
-    if scope["method"] == "POST" and plain != ["application/json"]:
+    headers = Headers(scope=scope).getlist("content-type")
+    content_types = [header.partition(";")[0].strip().lower() for header in headers]
+    if scope["method"] == "POST" and content_types != ["application/json"]:
         return "GraphQL by POST must be application/json"
     return ""
 
 
 def open_home(instance: dg.DagsterInstance, request: Request) -> Response:
-    """Redirect to the newest run, or to the form of `first_network` if there is none."""
+    """Redirect to the newest run, or to the form of `first_network` if there are no runs."""
     runs = instance.get_run_records(limit=1)
-    form = f"/locations/{LOCATION}/jobs/first_network/playground"
+    form = f"/locations/{CODE_LOCATION}/jobs/first_network/playground"
     return RedirectResponse(f"/runs/{runs[0].dagster_run.run_id}" if runs else form)
 
 
 def show_settings(request: Request) -> Response:
     """Return the page that lists the settings of all forms."""
     return HTMLResponse(
-        describe_settings(OPTIONS), headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY}
+        describe_settings(OPTIONS_BY_ASSET),
+        headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY},
     )
 
 
 def main() -> int:
-    """Serve the UI; return 0 after Ctrl-C or SIGTERM, 1 if a process died."""
+    """Serve the UI; return 0 after Ctrl-C or SIGTERM, 1 if a process died, 2 on an error."""
     parser = argparse.ArgumentParser(
         description="Serve Dagster's web UI on this machine until Ctrl-C."
     )
-    parser.add_argument("--port", type=int, default=3000, help="port of the UI")
+    parser.add_argument("--port", type=int, default=3000, help="port of the UI (3000)")
     parser.add_argument(
-        "--host", default=HOST, help="address to listen on; 0.0.0.0 in a container (127.0.0.1)"
+        "--host", default=HOST, help="address to listen on (127.0.0.1); 0.0.0.0 in a container"
     )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -120,47 +121,48 @@ def main() -> int:
 
 def serve(listener: socket.socket) -> None:
     """Serve the UI until a signal arrives or a process dies, then stop all processes."""
-    # Private modules of a pinned version, as Dagster has no public way to wrap its web application.
     import uvicorn
+
+    # Private modules of a pinned version: Dagster has no public way to wrap its web application.
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
     from dagster_webserver.app import create_app_from_workspace_process_context
 
-    from pipeline.defs.resources import Datasets
-    from pipeline.defs.sensor import register
+    from pipeline.defs.resources import DataFolder
+    from pipeline.defs.sensor import register_dumps
 
-    keep_order()
+    keep_field_order()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fianchetto-ui-")))
         instance = stack.enter_context(dg.DagsterInstance.get())
         instance.optimize_for_webserver(
             statement_timeout=15_000, pool_recycle=3600, max_overflow=20
         )  # as dagster-webserver does
-        register(instance, Datasets())
+        register_dumps(instance, DataFolder())
         address, workspace = folder / "code-server", folder / "workspace.yaml"
         workspace.write_text(
-            f"load_from: [{{grpc_server: {{socket: {address}, location_name: {LOCATION}}}}}]"
+            f"load_from: [{{grpc_server: {{socket: {address}, location_name: {CODE_LOCATION}}}}}]"
         )
-        start = ("code-server", "start", "-s", str(address), "-m", "pipeline.definitions")
-        words = ("--location-name", LOCATION, "--log-level", "warning")
-        code_server = stack.enter_context(run_module("dagster", *start, *words))
+        command = ("code-server", "start", "-s", str(address), "-m", "pipeline.definitions")
+        options = ("--location-name", CODE_LOCATION, "--log-level", "warning")
+        processes: list[subprocess.Popen[bytes]] = []
+        stack.callback(stop, processes)
+        processes.append(start_module("dagster", *command, *options))
         while not address.exists():
-            if code_server.poll() is not None:
+            if processes[0].poll() is not None:
                 return
             time.sleep(0.1)
-        daemon = stack.enter_context(
-            run_module("dagster._daemon", "run", "--workspace", str(workspace))
-        )
+        processes.append(start_module("dagster._daemon", "run", "--workspace", str(workspace)))
         context = stack.enter_context(
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]))
         )
-        reports = Datasets().path / "reports"
+        reports = DataFolder().path / "reports"
         reports.mkdir(parents=True, exist_ok=True)
         app = create_app_from_workspace_process_context(context)
         app.routes[:0] = [
             Route("/", partial(open_home, instance)),
-            Route(REFERENCE, show_settings),
-            Mount("/reports", Reports(directory=reports)),
+            Route(SETTINGS_PATH, show_settings),
+            Mount("/reports", ReportFiles(directory=reports)),
         ]
         config = uvicorn.Config(
             Guard(app, find_refusal),
@@ -169,7 +171,6 @@ def serve(listener: socket.socket) -> None:
             timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)
-        processes = (code_server, daemon)
         threading.Thread(target=_stop_when_dead, args=(server, processes), daemon=True).start()
         sys.stdout.write(
             f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C stops it)\n"
@@ -185,37 +186,39 @@ def _stop_when_dead(server: "Server", processes: Sequence["subprocess.Popen[byte
     server.should_exit = True
 
 
-@contextmanager
-def run_module(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a module as a program; on exit, stop it and its runs, or kill it.
+def start_module(module: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    """Run a module as a program that ends with this process.
 
-    `python -m` is used instead of the module's script, which may not be in Python's folder (Debian,
-    `pip install --user`).
+    `python -m` is used because the module's script may not be in Python's folder (Debian, `pip
+    install --user`).
     """
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments], preexec_fn=_die_with_parent
-    )
-    try:
-        yield process
-    finally:
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    return subprocess.Popen(command, preexec_fn=_die_with_parent)
+
+
+def stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
+    """Stop processes and their descendants together; kill those left after STOP_SECONDS."""
+    tree: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(process.pid)
+            tree += [*parent.children(recursive=True), parent]
+    for member in tree:
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            tree = [*psutil.Process(process.pid).children(recursive=True), process]
-            for each in tree:
-                # skip a run's child, which has its own session: the run stops it
-                if os.getsid(each.pid) == os.getsid(0):
-                    each.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            # a run's child has its own session, and the run stops it
+            if os.getsid(member.pid) == os.getsid(0):
+                member.terminate()
+    _, survivors = psutil.wait_procs(tree, STOP_SECONDS)
+    for survivor in survivors:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            survivor.kill()
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel to stop this process when its parent dies (Linux only)."""
+    """Ask the kernel to send SIGTERM to this process when its parent dies (Linux only)."""
     if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class FetchConfig:
     base: Annotated[str, Field(pattern="^https?://")] = LICHESS
     """URL of the folder with the monthly dumps and `sha256sums.txt`: Lichess or a mirror."""
     sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
-    """Expected SHA-256 of a file that is given by its URL; "" for any."""
+    """Expected SHA-256 of a file given by its URL; "" accepts any."""
 
 
 def parse_month(key: str) -> str:

@@ -90,11 +90,11 @@ class FinetuneConfig:
     """Number of recent generations whose searched rows are used for training, the new one included;
     only those with the same explorer and targets are used."""
     human_share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Share of human rows in a training batch, if --positions names any. If searched rows keep the
-    policy, human rows are used for one pass only."""
+    """Share of human rows in a training batch, if --positions names any. With teach=value and
+    keep_policy, human rows are used for one pass only."""
     most_uses: Annotated[float, Field(gt=0, le=MAX_USES)] = 2.0
-    """Maximum average number of uses of a searched row, over all training runs that led to a
-    network."""
+    """Maximum number of times that a searched row is used on average, over all training runs that
+    led to a network."""
     workers: Count = 0
     """Processes that play or search; 0 for one per core."""
     engine: str = "local"
@@ -102,7 +102,8 @@ class FinetuneConfig:
     games_share: Share = 0.0
     """Share of `explore.games` that a generation plays; human positions make up the rest."""
     near_share: Share = 0.0
-    """Share of `explore.count` searched one to four random moves away from human positions."""
+    """Share of the `explore.count` positions that are one to four random moves away from human
+    positions."""
     explore: ExploreConfig = field(default_factory=_explore)
     """EXPLORE: the number of positions, the search settings and the player; games_share and
     near_share choose the source."""

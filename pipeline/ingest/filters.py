@@ -50,23 +50,27 @@ class Filters:
     """Settings of the filters; the defaults keep everything. The manifest counts dropped games."""
 
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
-    """Keep only the moves of these players, named exactly as in the tags; default: all players."""
+    """Keep only the moves of these players, named exactly as in the tags White and Black; default:
+    all players."""
     min_elo: Count = 0
     """Minimum rating of both players; 0 also keeps games without ratings."""
     max_elo: Count = 0
-    """Maximum rating of both players; 0 for any."""
+    """Maximum rating of both players; 0 for no limit."""
     rated_only: bool = False
-    """Keep only games whose Event begins with "Rated". Casual games are often not played to win."""
+    """Keep only games whose tag Event begins with "Rated". Casual games are often not played to
+    win."""
     exclude_bots: bool = False
-    """Drop games in which a player has the title BOT or is called lichess AI."""
+    """Drop games in which a player has the title BOT or is named lichess AI."""
     speeds: tuple[str, ...] = ()
     """Time controls to keep, such as `blitz,rapid`; default: all. The classes by base + 40 x
     increment are ultrabullet (below 30 s), bullet (180), blitz (480), rapid (1500), classical and
     correspondence."""
     since: str = ""
-    """First day to keep, such as 2024-01-31. Games without a complete date are then dropped."""
+    """Keep games from this day on, such as 2024-01-31. Games without a complete date are then
+    dropped."""
     until: str = ""
-    """Last day to keep, such as 2024-01-31. Games without a complete date are then dropped."""
+    """Keep games up to this day, such as 2024-01-31. Games without a complete date are then
+    dropped."""
     evals_only: bool = False
     """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped
     before replay."""
@@ -76,11 +80,12 @@ class Filters:
     skip_plies: Count = 0
     """Number of half-moves to skip at the start of a game, since openings are mostly duplicates."""
     min_clock: Count = 0
-    """Minimum seconds on the mover's clock, if known: moves in time trouble are poor examples. 0
-    for all."""
+    """Minimum seconds on the mover's clock, since moves in time trouble are poor examples; 0 keeps
+    all. Positions without a clock are kept."""
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of games to keep, chosen by a hash of their movetext and the seed; a smaller share is a
-    subset of a larger one. For evaluated positions, the share of row groups to read."""
+    """Share of games to keep, from 0 to 1. A hash of the movetext and the seed chooses them, so a
+    smaller share keeps a subset of the games of a larger one. For evaluated positions, the share of
+    row groups to read."""
     positions_per_game: Count = 0
     """Maximum number of rows per game, chosen by a hash, since neighboring positions are nearly
     duplicates; 0 for all."""

@@ -83,11 +83,11 @@ class ArenaConfig:
     """Half-moves of generated openings, and maximum half-moves taken from the games of a PGN book,
     0 for whole games."""
     early: bool = False
-    """End the match as soon as the sequential test reaches a decision."""
+    """End the match as soon as the sequential test (SPRT) reaches a decision."""
     sprt: SprtConfig = field(default_factory=SprtConfig)
     """Settings of the sequential test."""
     concurrency: Count = 0
-    """Number of concurrent games. 0 chooses 64, or 8 per core with UCI engines, or one less than
-    the cores on a clock."""
+    """Number of concurrent games; 0 chooses 64, or 8 per core with UCI engines, or one less than
+    the number of cores on a clock."""
     margin: NotNegative = 0.05
     """Seconds by which a move may exceed its time before the game is lost on time."""

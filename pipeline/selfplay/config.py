@@ -43,9 +43,9 @@ class ExploreConfig(SelfPlayConfig):
     """Settings of a self-play generation, recorded in the manifest."""
 
     games: Positive = 1000
-    """Games to play."""
+    """Number of games (source games)."""
     count: Positive = 20_000
-    """Positions to search (sources people and near)."""
+    """Number of positions (sources people and near)."""
     source: SourceName = "games"
     """Positions to search: from self-play games (games), from human games (people), or one to four
     random moves away from human games (near)."""

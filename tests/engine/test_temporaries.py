@@ -15,7 +15,7 @@ from engine.temporaries import (
     replace_file,
     temporary_name,
 )
-from tests.processes import NOBODY
+from tests.processes import UNUSED_PID
 
 
 def test_temporary_names_are_unique_and_recognized() -> None:
@@ -34,10 +34,10 @@ def test_only_files_of_dead_writers_are_abandoned(
     here, elsewhere = temporaries.machine_id(), "0" * 8
     cases = {
         f".mine.fianchetto-{here}-{os.getpid()}-00000000.tmp": False,
-        f".dead.fianchetto-{here}-{NOBODY}-00000000.tmp": True,
+        f".dead.fianchetto-{here}-{UNUSED_PID}-00000000.tmp": True,
         # of another machine
-        f".other.fianchetto-{elsewhere}-{NOBODY}-00000000.tmp": False,
-        f".stranger.{NOBODY}.tmp": False,
+        f".other.fianchetto-{elsewhere}-{UNUSED_PID}-00000000.tmp": False,
+        f".stranger.{UNUSED_PID}.tmp": False,
         ".notes.tmp": False,
     }
     for name in cases:
@@ -52,7 +52,7 @@ def test_only_files_of_dead_writers_are_abandoned(
 
 
 def test_a_writer_deletes_the_files_of_killed_writers(tmp_path: Path) -> None:
-    abandoned = temporary_name("report.json").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
+    abandoned = temporary_name("report.json").replace(f"-{os.getpid()}-", f"-{UNUSED_PID}-")
     ours, other = temporary_name("in progress"), ".report.json.tmp"
     for name in (abandoned, ours, other):
         (tmp_path / name).touch()

@@ -39,7 +39,7 @@ from model.network.device import OutOfMemoryError, memory_errors
 from model.network.network import build
 from model.network.preset import Preset, preset_to_dict
 from tests.model.synthetic import TINY, TINY_SEED, batch
-from tests.processes import NOBODY
+from tests.processes import UNUSED_PID
 
 BOTH = pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)
 
@@ -110,7 +110,9 @@ def test_a_checkpoint_is_read_back_unchanged(tmp_path: Path) -> None:
 
 def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     make(tmp_path, step=7)
-    temporary = temporary_name("weights-9.safetensors").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
+    temporary = temporary_name("weights-9.safetensors").replace(
+        f"-{os.getpid()}-", f"-{UNUSED_PID}-"
+    )
     killed = {f"{kind}-{'0' * 16}.safetensors" for kind in ("weights-7", "training-9")}
     copies = {"weights-7.safetensors.bak", "weights-3.safetensors", "model.safetensors"}
     for name in (temporary, *killed, *copies):

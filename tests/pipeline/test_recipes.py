@@ -12,7 +12,7 @@ from pipeline.ingest.job import ingest
 from tests.conftest import REPOSITORY
 from tests.model.network.test_presets import small
 from tests.pipeline import datasets
-from tests.test_documents import FENCED, commands
+from tests.test_documents import CODE_BLOCK, find_commands
 
 RECIPES = sorted((REPOSITORY / "pipeline" / "recipes").glob("*.yaml"))
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
@@ -68,7 +68,9 @@ def test_the_stages_of_human_mix_datasets_and_end_on_one(
     monkeypatch.chdir(tmp_path)
     for first, name in enumerate(("RAPID", "BLITZ")):
         datasets.dump(Path(f"{name}.pgn"), 20, first=100 * first)
-    shown = commands((REPOSITORY / "pipeline" / "recipes" / "README.md").read_text(), FENCED)
+    shown = find_commands(
+        (REPOSITORY / "pipeline" / "recipes" / "README.md").read_text(), CODE_BLOCK
+    )
     for line in (line for line in shown if "pipeline/recipes/human.yaml" in line):
         words = [str(REPOSITORY / one) if one.startswith("pipeline/") else one for one in line]
         if words[0] == "train":

@@ -1,4 +1,4 @@
-"""Checkpoints and datasets through a stand-in of the hub: the same files, checked on arrival."""
+"""Push and pull with a stand-in for the hub: the files are the same, and checked on arrival."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from tests.pipeline.hub import Hub, serving
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    """Serve a hub that huggingface_hub asks instead of the real one."""
+    """Serve a stand-in, and let huggingface_hub use it instead of the real hub."""
     from huggingface_hub import constants
 
     with serving() as hub:
@@ -36,10 +36,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
-def header(repo: dict[str, bytes]) -> tuple[dict[str, object], str]:
+def read_readme(repo: dict[str, bytes]) -> tuple[dict[str, object], str]:
     """Return the YAML header and the text of a repository's README."""
-    _, meta, text = repo["README.md"].decode().split("---\n", 2)
-    return yaml.safe_load(meta), text
+    _, header, text = repo["README.md"].decode().split("---\n", 2)
+    return yaml.safe_load(header), text
 
 
 def test_a_checkpoint_arrives_with_a_filled_card(hub: Hub, tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ def test_a_checkpoint_arrives_with_a_filled_card(hub: Hub, tmp_path: Path) -> No
     repo = hub.repos["models", "me/net"]
     assert sorted(done["files"]) == sorted(repo)
     assert hub.private["me/net"]
-    meta, text = header(repo)
-    assert meta["license"] == "gpl-3.0"
-    for said in ("# net", "621,124", "51.3 %", "rapid", "fianchetto pull me/net"):
-        assert said in text
-    repo["setup.py"] = b"import os"  # somebody adds code: it stays there
+    header, text = read_readme(repo)
+    assert header["license"] == "gpl-3.0"
+    for words in ("# net", "621,124", "51.3 %", "rapid", "fianchetto pull me/net"):
+        assert words in text
+    repo["setup.py"] = b"import os"  # code that somebody added is not downloaded
     (tmp_path / "net.pulling").mkdir()
     (tmp_path / "net.pulling" / "weights-9.safetensors").write_bytes(b"of another pull")
     assert pull("me/net", tmp_path / "net")["kind"] == "model"
@@ -63,7 +63,7 @@ def test_a_checkpoint_arrives_with_a_filled_card(hub: Hub, tmp_path: Path) -> No
     assert names == {*done["files"]}
     for name in names - {"README.md"}:
         assert (tmp_path / "net" / name).read_bytes() == (EMBEDDED / name).read_bytes()
-    with pytest.raises(ConfigError, match="exists"):
+    with pytest.raises(ConfigError, match="not an empty directory"):
         pull("me/net", tmp_path / "net")
 
 
@@ -92,14 +92,14 @@ def test_a_dataset_arrives_as_it_was(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_text(game)
     ingest([str(tmp_path / "games.pgn")], tmp_path / "games", IngestConfig(), workers=1)
     push(tmp_path / "games", "me/games", "cc0-1.0")
-    meta, text = header(hub.repos["datasets", "me/games"])
-    assert meta["license"] == "cc0-1.0"
+    header, text = read_readme(hub.repos["datasets", "me/games"])
+    assert header["license"] == "cc0-1.0"
     assert "fianchetto pull datasets/me/games" in text
     repo = hub.repos["datasets", "me/games"]
     repo |= dict.fromkeys(("../evil.parquet", "a/../../evil.parquet", "deep/evil.parquet"), b"x")
     pull("datasets/me/games", tmp_path / "pulled")
     assert Dataset.open(tmp_path / "pulled").identity == Dataset.open(tmp_path / "games").identity
-    assert not [*tmp_path.rglob("evil.parquet")], "files stay in their folder"
+    assert not [*tmp_path.rglob("evil.parquet")], "no file is written outside the folder"
     repo["games.parquet"] = repo["games.parquet"][:-1] + b"x"
     with pytest.raises(DatasetError):
         pull("datasets/me/games", tmp_path / "damaged")

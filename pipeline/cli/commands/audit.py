@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from model.settings import Count, Positive, settings
-from pipeline.cli.commands.base import Common, require_output
-from pipeline.cli.endings import next_training
+from pipeline.cli.commands.base import BaseCommand, require_output
+from pipeline.cli.endings import suggest_training
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
 from pipeline.storage.job_folder import AUDIT
 
-DEFAULT_ROWS = 10
-"""Number of rows printed by default."""
+NUM_PRINTED_ROWS = 10
+"""Number of rows that `fianchetto rows` prints by default."""
 
 
 @settings(ConfigError)
-class Join(Common):
+class Join(BaseCommand):
     """Join datasets into a training set that holds out the newest games of each.
 
     Rows are referenced, not copied. Run it again with the same --out to add datasets. Every
@@ -42,20 +42,21 @@ class Join(Common):
         from pipeline.dataset.join import join
         from pipeline.storage.tables import plain_text
 
-        made = self.call(partial(join, self.datasets, self.out, self.join, remove=self.remove))
+        work = partial(join, self.datasets, self.out, self.join, remove=self.remove)
+        manifest = self.call_with_progress(work)
         names = ("positions", "games_on_both_sides")
-        result = {"out": str(self.out)} | {name: made[name] for name in names}
+        result = {"out": str(self.out)} | {name: manifest[name] for name in names}
         shown = ("name", "first_date", "last_date", "held_out", "why")
-        datasets = [{key: entry[key] for key in shown} for entry in made["datasets"]]
+        datasets = [{key: entry[key] for key in shown} for entry in manifest["datasets"]]
         held_out = {entry["name"]: f"{entry['held_out']} ({entry['why']})" for entry in datasets}
         text = plain_text(result | {"held_out": held_out})
-        following = next_training(self.out, made["positions"]["train"])
-        return result | {"datasets": datasets, "text": f"{text}\n{following}"}
+        suggestion = suggest_training(self.out, manifest["positions"]["train"])
+        return result | {"datasets": datasets, "text": f"{text}\n{suggestion}"}
 
 
 @settings(ConfigError)
-class Audit(Common):
-    """Audit datasets: duplicate games, test positions that also occur in train, distributions.
+class Audit(BaseCommand):
+    """Count duplicate games and test positions that also occur in train, and show distributions.
 
     All counts are exact. Memory use does not grow with the number of rows; the temporary folder
     (TMPDIR) needs up to 16 bytes per position.
@@ -74,14 +75,14 @@ class Audit(Common):
         from pipeline.validation.audit import audit, audit_text, write_audit
 
         require_output(self.out, AUDIT, self.datasets)
-        result = self.call(partial(audit, self.datasets))
+        result = self.call_with_progress(partial(audit, self.datasets))
         if self.out is not None:
             write_audit(result, self.out)
         return result | {"text": audit_text(result)}
 
 
 @settings(ConfigError)
-class Verify(Common):
+class Verify(BaseCommand):
     """Verify datasets: every file by its hash, and random rows against their dump.
 
     The exit status is 0 if every check passes, otherwise 1 with a list of differences. Checks that
@@ -108,8 +109,8 @@ class Verify(Common):
         differences: list[str] = []
         directories: dict[Path, None] = {}
         for path in self.datasets:
-            found, problems = list_members(path)
-            directories |= dict.fromkeys(directory.resolve() for directory in found)
+            members, problems = list_members(path)
+            directories |= dict.fromkeys(directory.resolve() for directory in members)
             differences += [f"{path.name}: {problem}" for problem in problems]
         summaries: dict[str, Any] = {}
         names = Counter(directory.name for directory in directories)
@@ -117,17 +118,19 @@ class Verify(Common):
             name = directory.name if names[directory.name] == 1 else str(directory)
             problems, summaries[name] = self._verify(directory)
             differences += [f"{name}: {problem}" for problem in problems]
-        unread = [name for name, summary in summaries.items() if "rows" in summary["not_checked"]]
-        end = "files and splits are correct; rows match their dumps"
+        not_compared = [
+            name for name, summary in summaries.items() if "rows" in summary["not_checked"]
+        ]
+        verdict = "files and splits are correct; rows match their dumps"
         if differences:
-            end = f"{len(differences)} difference{'s' * (len(differences) > 1)}"
-        elif unread:
-            end = "files and splits are correct; not compared with a dump: the rows of "
-            end += ", ".join(unread)
-        text = "\n".join([plain_text(summaries), *differences, end])
+            verdict = f"{len(differences)} difference{'s' * (len(differences) > 1)}"
+        elif not_compared:
+            verdict = "files and splits are correct; not compared with a dump: the rows of "
+            verdict += ", ".join(not_compared)
+        text = "\n".join([plain_text(summaries), *differences, verdict])
         result = {"datasets": summaries, "problems": differences, "text": text}
         if differences:
-            raise DifferenceError(f"{end} in {', '.join(map(str, self.datasets))}", result)
+            raise DifferenceError(f"{verdict} in {', '.join(map(str, self.datasets))}", result)
         return result
 
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
@@ -141,9 +144,9 @@ class Verify(Common):
             find_dumps(directory, manifest, self.source) if self.sample or self.source else None
         )
         found = verify_dataset(directory, sources or (), rows=self.sample)
-        whole = not found["files"]
-        checked = {"files": True, "splits": whole}
-        checked |= {"source": bool(sources) and whole, "rows": found["compared"] > 0}
+        files_match = not found["files"]
+        checked = {"files": True, "splits": files_match}
+        checked |= {"source": bool(sources) and files_match, "rows": found["compared"] > 0}
         problems = [problem for name in checked for problem in found[name]]
         return problems, {
             "files": len(manifest["files"]),
@@ -155,7 +158,7 @@ class Verify(Common):
 
 
 @settings(ConfigError)
-class Rows(Common):
+class Rows(BaseCommand):
     """Print or export rows of a dataset: FEN, move in UCI, result, ratings and clocks."""
 
     arguments: ClassVar = {"dataset": "DATASET"}
@@ -176,9 +179,9 @@ class Rows(Common):
         from pipeline.storage.tables import text_table
 
         if self.out is None:
-            tables = fen_rows(self.dataset, self.split, self.count or DEFAULT_ROWS)
-            found = [row for table in tables for row in table.to_pylist()]
-            return {"rows": found, "text": text_table(found) if found else "no rows"}
+            tables = fen_rows(self.dataset, self.split, self.count or NUM_PRINTED_ROWS)
+            rows = [row for table in tables for row in table.to_pylist()]
+            return {"rows": rows, "text": text_table(rows) if rows else "no rows"}
         work = partial(write_fen_rows, self.dataset, self.out)
-        rows = self.call(partial(work, split=self.split, count=self.count or 0))
-        return {"out": str(self.out), "rows": rows}
+        num_rows = self.call_with_progress(partial(work, split=self.split, count=self.count or 0))
+        return {"out": str(self.out), "rows": num_rows}

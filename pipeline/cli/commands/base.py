@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pipeline.cli.progress import bar, call_with
+from pipeline.cli.progress import call_with_supported, show_progress
 from pipeline.errors import ConfigError
 from pipeline.storage.job_folder import JobFolder, Kind
 from pipeline.storage.preflight import require_folder
@@ -22,7 +22,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def raise_interrupt(number: int, frame: object) -> None:
-    """Raise an exception on SIGTERM and Ctrl-C, so that files are closed and folders removed.
+    """Handle SIGTERM and Ctrl-C by an exception, so that files are closed and folders removed.
 
     While torch is being imported, the process exits at once: an exception inside torch's C++
     initialization would abort it.
@@ -34,35 +34,35 @@ def raise_interrupt(number: int, frame: object) -> None:
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
-class Interrupt:
-    """Stop callback: returns True after SIGTERM or Ctrl-C; a second Ctrl-C ends at once."""
+class StopOnSignal:
+    """Stop callback: returns True after SIGTERM or Ctrl-C; a second Ctrl-C interrupts at once."""
 
     received_signal: ClassVar[int] = 0
     """Number of the signal received, or 0; it determines the exit status."""
 
     def __init__(self) -> None:
-        self.asked, Interrupt.received_signal = False, 0
+        self.is_requested, StopOnSignal.received_signal = False, 0
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+            signal.signal(number, self._request_stop)
 
-    def _ask(self, number: int, frame: object) -> None:
-        self.asked, Interrupt.received_signal = True, number
+    def _request_stop(self, number: int, frame: object) -> None:
+        self.is_requested, StopOnSignal.received_signal = True, number
         signal.signal(signal.SIGINT, raise_interrupt)
 
     def __call__(self) -> bool:
         """Return whether a signal was received."""
-        return self.asked
+        return self.is_requested
 
 
-def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
+def require_output(out: Path | None, kind: Kind, inputs: Iterable[Path]) -> None:
     """Raise ConfigError if `out` is not writable, contains other results, or is inside an input."""
     if out is not None:
         require_folder(out)
-        JobFolder(out, kind, ConfigError, reads=read).check()
+        JobFolder(out, kind, ConfigError, reads=inputs).check()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Common:
+class BaseCommand:
     """Base of all commands: a dataclass whose fields are its settings."""
 
     arguments: ClassVar[Mapping[str, str]] = {}
@@ -80,12 +80,12 @@ class Common:
         """Do the work and return the result to print, empty to print nothing."""
         raise NotImplementedError
 
-    def call(self, work: Callable[..., T], name: str = "") -> T:
-        """Return the result of `work`, which gets a progress bar, and can be stopped by a signal.
+    def call_with_progress(self, work: Callable[..., T], title: str = "") -> T:
+        """Call `work` with a progress callback and a stop callback, and return its result.
 
-        Work without a parameter `stop` is interrupted instead. `name` is the title of the bar, by
-        default the command's name.
+        The bar's title is `title`, or the command's name. Ctrl-C and SIGTERM interrupt work that
+        has no parameter `stop`.
         """
-        stop = Interrupt() if "stop" in inspect.signature(work).parameters else None
-        with bar(name or type(self).__name__.lower()) as progress:
-            return call_with(work, progress=progress, stop=stop)
+        stop = StopOnSignal() if "stop" in inspect.signature(work).parameters else None
+        with show_progress(title or type(self).__name__.lower()) as progress:
+            return call_with_supported(work, progress=progress, stop=stop)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from model.settings import Count, settings
-from pipeline.cli.commands.base import Common
+from pipeline.cli.commands.base import BaseCommand
 from pipeline.cli.endings import describe_dataset, describe_downloads
 from pipeline.dumps.fetch import FetchConfig
 from pipeline.errors import ConfigError
@@ -14,8 +14,8 @@ from pipeline.ingest.chunk import IngestConfig
 
 
 @settings(ConfigError)
-class Fetch(Common):
-    """Download months of Lichess (2013-01, or 2013-01..2013-06) or any URL, and verify them.
+class Fetch(BaseCommand):
+    """Download dumps, and verify them: months of Lichess (2013-01, 2013-01..2013-06) or any URL.
 
     Run the same command again to continue an interrupted download; complete files are skipped.
     """
@@ -34,18 +34,18 @@ class Fetch(Common):
         """Download the files and return the outcome for each."""
         from pipeline.dumps.fetch import fetch
 
-        result = self.call(partial(fetch, self.what, self.out, self.fetch))
+        result = self.call_with_progress(partial(fetch, self.what, self.out, self.fetch))
         return result | {"text": describe_downloads(result["files"], self.out)}
 
 
 @settings(ConfigError)
-class Ingest(Common):
+class Ingest(BaseCommand):
     """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip) into a dataset of packed positions.
 
-    A dump may be an address (https://, s3://, gs://), which is streamed and not kept. --out may be
-    an address too (s3://, gs://). Tables of games, puzzles and positions (CSV, Parquet) and EPD
-    files are recognized by their content. Run the same command again to continue an interrupted
-    run. A finished dataset is not changed.
+    A dump may be a URL (https://, s3://, gs://), which is streamed and not stored. --out may be a
+    URL too (s3://, gs://). Tables of games, puzzles and positions (CSV, Parquet) and EPD files are
+    recognized by their content. Run the same command again to continue an interrupted run. A
+    finished dataset is not changed.
     """
 
     arguments: ClassVar = {"sources": "DUMP..."}
@@ -57,7 +57,7 @@ class Ingest(Common):
     sources: tuple[str, ...]
     """Dumps to read, in this order; - reads standard input."""
     out: str | None = None
-    """Directory of the dataset, or an address such as s3://bucket/prefix."""
+    """Directory of the dataset, or a URL such as s3://bucket/prefix."""
     estimate: bool = False
     """Read a few megabytes, print estimates for the whole dump, and write nothing."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
@@ -69,7 +69,7 @@ class Ingest(Common):
     ray://HOST:PORT."""
 
     def run(self) -> dict[str, Any]:
-        """Make the dataset and return its manifest, or return an estimate of it."""
+        """Make the dataset and return its manifest, or return estimates of its size and time."""
         from pipeline.dataset.files.columns import MANIFEST
         from pipeline.executors.by_name import make_engine
         from pipeline.ingest.estimate import estimate
@@ -79,22 +79,24 @@ class Ingest(Common):
 
         if self.estimate:
             work = partial(estimate, self.sources, self.ingest, workers=self.workers)
-            found = self.call(work, "estimate")
-            return found | {"text": plain_text(found)}
+            estimates = self.call_with_progress(work, "estimate")
+            return estimates | {"text": plain_text(estimates)}
         if self.out is None:
-            raise ConfigError("--out DIR must be given, unless --estimate is")
+            raise ConfigError("give --out DIR, or --estimate")
         out, engine = parse_path(self.out), make_engine(self.engine, self.workers)
         with catch_store_errors(out):
-            already = (out / MANIFEST).exists()
-        manifest = self.call(partial(ingest, self.sources, out, self.ingest, engine=engine))
-        text = describe_dataset(manifest, out, already)
+            was_complete = (out / MANIFEST).exists()
+        manifest = self.call_with_progress(
+            partial(ingest, self.sources, out, self.ingest, engine=engine)
+        )
+        text = describe_dataset(manifest, out, was_complete)
         result = {"out": str(out), **manifest, "text": text}
         del result["files"]
         return result
 
 
 @settings(ConfigError)
-class Show(Common):
+class Show(BaseCommand):
     """Show the input planes of a position as text, and as a picture with --out."""
 
     arguments: ClassVar = {"fen": "FEN"}

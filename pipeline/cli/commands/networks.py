@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from model.settings import Positive, settings
-from pipeline.cli.commands.base import Common
-from pipeline.cli.endings import next_command
+from pipeline.cli.commands.base import BaseCommand
+from pipeline.cli.endings import suggest_command
 from pipeline.errors import ConfigError
 from pipeline.storage.job_folder import CHECKPOINT, KINDS, is_of
 from pipeline.storage.preflight import require_folder
 
 
 @settings(ConfigError)
-class Presets(Common):
+class Presets(BaseCommand):
     """List the networks with their parameters and FLOP per position."""
 
     def run(self) -> dict[str, Any]:
-        """Return the list."""
+        """Return a row for each network."""
         from model.costs import count_costs
         from model.network.presets import presets
         from pipeline.storage.tables import text_table
@@ -30,10 +30,10 @@ class Presets(Common):
 
 
 @settings(ConfigError)
-class Runs(Common):
+class Runs(BaseCommand):
     """List checkpoints, reports and matches, newest first, with their data and results.
 
-    --out draws the training curves of the checkpoints over each other.
+    With --out, also draw the training curves of all checkpoints in one chart.
     """
 
     arguments: ClassVar = {"folders": "[FOLDER]..."}
@@ -42,10 +42,11 @@ class Runs(Common):
     folders: tuple[Path, ...] = (Path("datasets"),)
     """Folders to search, or the checkpoints to compare; by default datasets."""
     out: Path | None = None
-    """HTML page to write, with the list and the training curves of the newest checkpoints."""
+    """HTML page to write, with the list and the training curves of the newest checkpoints in one
+    chart."""
 
     def run(self) -> dict[str, Any]:
-        """List the runs, and write the page."""
+        """Return the list of runs, and write the page to --out if given."""
         from pipeline.evaluation.runs import list_runs, write_runs
         from pipeline.storage.tables import align_columns
 
@@ -63,12 +64,12 @@ class Runs(Common):
             write_runs(runs, self.out)
             lines.append(f"page: {self.out} (open it in a browser)")
         elif any(run["kind"] == "checkpoint" for run in runs):
-            lines.append(next_command("runs", *self.folders, "--out", "runs.html"))
+            lines.append(suggest_command("runs", *self.folders, "--out", "runs.html"))
         return {"runs": runs, "text": "\n".join(lines)}
 
 
 @settings(ConfigError)
-class Export(Common):
+class Export(BaseCommand):
     """Export a checkpoint to ONNX and compare its outputs with torch on 1,000 positions.
 
     With --web, write a page that plays the network in a browser, offline.
@@ -101,7 +102,7 @@ class Export(Common):
             _require_name(self.out, ".onnx", "an ONNX file")
         require_folder((self.out or self.checkpoint / "model.onnx").parent)
         work = partial(export_checkpoint, self.checkpoint, self.out)
-        written = self.call(partial(work, positions=self.positions, int8=self.int8))
+        written = self.call_with_progress(partial(work, positions=self.positions, int8=self.int8))
         if self.int8:
             policy = f"{written['policy_divergence']:.1e} nats of mean policy divergence"
             value = f"{written['score_difference']:.1e} of expected score, root mean square"
@@ -113,8 +114,8 @@ class Export(Common):
             f"{written['out']}: {written['bytes'] / 1e6:.1f} MB; on {written['positions']} "
             f"positions it differs by {policy} and {value}"
         )
-        following = next_command("uci", "--checkpoint", self.checkpoint)
-        return written | {"text": f"{text}\n{following}"}
+        suggestion = suggest_command("uci", "--checkpoint", self.checkpoint)
+        return written | {"text": f"{text}\n{suggestion}"}
 
     def _export_page(self) -> dict[str, Any]:
         from model.inference.web import export_page
@@ -130,11 +131,11 @@ class Export(Common):
 
 
 @settings(ConfigError)
-class Calibrate(Common):
-    """Fit how much a search corrects a network's human moves at each rating, and store the result.
+class Calibrate(BaseCommand):
+    """Fit, by rating, how much a search should change a network's prediction of human moves.
 
-    Players with a rating use the result (`uci`, `arena`, Python). `report --simulations`
-    measures it on other games.
+    The weights are stored in the checkpoint, and used when it plays at a rating (`uci`, `arena`,
+    Python). `report --simulations` measures them on other games.
     """
 
     basic: ClassVar = "checkpoint positions split rows simulations"
@@ -142,11 +143,11 @@ class Calibrate(Common):
     checkpoint: Path
     """Directory of the checkpoint."""
     positions: str
-    """Dataset or training set: a folder or an address."""
+    """Dataset or training set: a folder or a URL."""
     split: Literal["val", "test", "train", "latest"] = "val"
     """Split to fit on; use one that neither training nor `report` uses."""
     rows: Positive = 8192
-    """Number of random positions to search; 8192 take about two minutes with the embedded
+    """Number of random positions to search; the default takes two minutes with the embedded
     network."""
     simulations: Positive = 64
     """Simulations per position; use the number that players will use."""
@@ -158,7 +159,7 @@ class Calibrate(Common):
         from pipeline.storage.tables import text_table
 
         work = partial(calibrate, self.checkpoint, parse_path(self.positions), split=self.split)
-        found = self.call(partial(work, rows=self.rows, simulations=self.simulations))
+        found = self.call_with_progress(partial(work, rows=self.rows, simulations=self.simulations))
         fit, strong = found["likelihood"], found["strength"]
         weights = [
             {"rating": str(rating), "likelihood": likelihood, "strength": strength}
@@ -171,15 +172,15 @@ class Calibrate(Common):
             f"cross-entropy {found['cross_entropy']:.4f} -> "
             f"{found['searched_cross_entropy']:.4f} nats"
         )
-        measured = ("--checkpoint", self.checkpoint, "--positions", self.positions)
-        following = next_command("report", *measured, "--simulations", self.simulations)
-        return found | {"text": "\n".join([text_table(weights), fitted, following])}
+        inputs = ("--checkpoint", self.checkpoint, "--positions", self.positions)
+        suggestion = suggest_command("report", *inputs, "--simulations", self.simulations)
+        return found | {"text": "\n".join([text_table(weights), fitted, suggestion])}
 
 
-def _require_name(out: Path, suffix: str, what: str) -> None:
-    """Raise ConfigError if `out` lacks the suffix or lies in the output of another command."""
+def _require_name(out: Path, suffix: str, file_kind: str) -> None:
+    """Raise ConfigError if `out` lacks the suffix or is inside the output of another command."""
     if out.suffix != suffix:
-        raise ConfigError(f"{out}: the name of {what} must end in {suffix}")
+        raise ConfigError(f"{out}: the name of {file_kind} must end in {suffix}")
     for kind in KINDS:
         if kind is not CHECKPOINT and is_of(out.parent, kind):
             raise ConfigError(f"{out.parent} is {kind.name}: choose another directory")

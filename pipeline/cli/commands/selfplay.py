@@ -8,29 +8,29 @@ from typing import Any, ClassVar
 
 from engine.match import PlayerError
 from model.settings import Count, settings
-from pipeline.cli.commands.base import Common
-from pipeline.cli.endings import next_command
+from pipeline.cli.commands.base import BaseCommand
+from pipeline.cli.endings import suggest_command
 from pipeline.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.selfplay.config import ExploreConfig
 
-LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
-"""Limits that may follow a player's name, besides options of its search or engine."""
+PLAYER_LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
+"""Limits that may follow a player's name after a comma, with the types of their values."""
 
 
 @settings(ConfigError)
-class SelfPlay(Common):
+class SelfPlay(BaseCommand):
     """Make a dataset of searched positions, from games of self-play or from other datasets.
 
     The shards are like those of `fianchetto ingest`, with the search's policy and values added.
     Self-play also writes games.pgn and games.jsonl.
 
     --reanalyse instead samples positions from the train splits of datasets, in fixed shares of
-    openings, middlegames and endgames, and prefers undecided ones. `--source near` searches
-    positions a few random moves away from those. Both need more simulations than self-play:
-    `--simulations 128 --set explore.search.max_considered_actions=16`. Run the same command again
-    to continue.
+    openings, middlegames and endgames, and prefers positions that are not yet won or lost.
+    `--source near` searches positions a few random moves away from those. Both need more
+    simulations than self-play: `--simulations 128 --set explore.search.max_considered_actions=16`.
+    Run the same command again to continue.
     """
 
     basic: ClassVar = (
@@ -46,7 +46,7 @@ class SelfPlay(Common):
     reanalyse: tuple[Path, ...] = ()
     """Datasets or training sets whose positions are searched, instead of playing games."""
     explore: ExploreConfig = field(default_factory=ExploreConfig)
-    """How to play or search."""
+    """Self-play or search: number of games or positions, player and search."""
     finished_only: bool = False
     """Make the dataset from the games and searches finished so far, without new ones."""
     workers: Count = 0
@@ -61,26 +61,27 @@ class SelfPlay(Common):
         from pipeline.selfplay.dataset import summarize
         from pipeline.selfplay.job import explore
 
-        already = (self.out / MANIFEST).exists()
-        searches = self.reanalyse and self.explore.source == "games"
-        config = replace(self.explore, source="people") if searches else self.explore
+        was_complete = (self.out / MANIFEST).exists()
+        config = self.explore
+        if self.reanalyse and config.source == "games":
+            config = replace(config, source="people")
         work = partial(explore, self.checkpoint, config, self.out, datasets=self.reanalyse)
         work = partial(work, engine=self.engine, workers=self.workers)
-        manifest = self.call(partial(work, finished_only=self.finished_only))
+        manifest = self.call_with_progress(partial(work, finished_only=self.finished_only))
         shown = ("selfplay", "positions", "lineage", "games", "config")
         summary = {name: manifest[name] for name in shown}
-        done = " already: nothing was done" if already else ""
-        lines = [f"{self.out} is complete{done}", summarize(manifest)]
+        unchanged = " already: nothing was done" if was_complete else ""
+        lines = [f"{self.out} is complete{unchanged}", summarize(manifest)]
         if config.plays:
             start = () if self.checkpoint is None else ("--start", self.checkpoint)
-            trained = f"datasets/checkpoints/{self.out.name}"
-            words = ("--positions", self.out, *start, "--minutes", 15, "--out", trained)
-            lines.append(next_command("train", *words))
+            checkpoint = f"datasets/checkpoints/{self.out.name}"
+            options = ("--positions", self.out, *start, "--minutes", 15, "--out", checkpoint)
+            lines.append(suggest_command("train", *options))
         return {"out": str(self.out), **summary, "text": "\n".join(lines)}
 
 
 @settings(ConfigError)
-class Finetune(Common):
+class Finetune(BaseCommand):
     """Improve a checkpoint by its own search, generation by generation.
 
     In each generation the best network searches positions of --positions. A candidate is trained
@@ -91,10 +92,10 @@ class Finetune(Common):
 
     First, the network's search is compared with the hand-written player's on held-out games. If
     the hand-written player errs less, the loop learns the value from it; otherwise it trains on
-    human rows alone; --teach overrides this choice. With `--games-share 1` the network
-    plays games instead of searching positions. With `--explorer hand-written` the hand-written
-    player searches or plays instead. OUT/best is an ordinary checkpoint; generations.csv
-    has a row for each generation.
+    human rows alone. --teach overrides this choice. With `--games-share 1`, the network plays games
+    instead of searching positions. With `--explorer hand-written`, the hand-written player searches
+    or plays instead. OUT/best is an ordinary checkpoint; generations.csv has a row for each
+    generation.
     """
 
     basic: ClassVar = (
@@ -105,7 +106,7 @@ class Finetune(Common):
     checkpoint: Path
     """Directory of the supervised checkpoint to start from."""
     out: Path
-    """Directory of the fine-tuning."""
+    """Directory for the results: a checkpoint, and a folder for each generation."""
     positions: tuple[Path, ...] = ()
     """Datasets or training sets of human games, to search, to mix into training, and to measure
     human top-1 on."""
@@ -117,17 +118,17 @@ class Finetune(Common):
         from pipeline.finetune.loop import finetune
 
         work = partial(finetune, self.checkpoint, self.finetune, self.out, human=self.positions)
-        result = self.call(work)
+        result = self.call_with_progress(work)
         if not result["generation"]:
             return result
         match = ("--simulations", 64, "--games", 100, "--out", f"{self.out}-match")
-        following = next_command("arena", result["best"], self.out / "seed", *match)
-        return result | {"text": f"{result['text']}\n{following}"}
+        suggestion = suggest_command("arena", result["best"], self.out / "seed", *match)
+        return result | {"text": f"{result['text']}\n{suggestion}"}
 
 
 @settings(ConfigError)
-class Arena(Common):
-    """Play matches between players. Stopped matches continue; a larger --games extends them.
+class Arena(BaseCommand):
+    """Play matches between players. Run the same command again to continue or extend them.
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`,
     `policy:X` (one of these without search) or `uci:COMMAND`. Its own limits and options follow
@@ -155,34 +156,34 @@ class Arena(Common):
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and
     nodes."""
     match: ArenaConfig = field(default_factory=ArenaConfig)
-    """How a match is played."""
+    """Number of games, openings, and the test that ends a match early."""
 
     def run(self) -> dict[str, Any]:
         """Play, and return the summary of a match or the table of several."""
         from pipeline.matches.arena import arena
 
-        limits = {name: getattr(self, name) for name in LIMITS}
-        sides = [parse_player(words, **limits) for words in self.players]
-        result = self.call(partial(arena, sides, self.match, self.out))
+        limits = {name: getattr(self, name) for name in PLAYER_LIMITS}
+        sides = [parse_player(text, **limits) for text in self.players]
+        result = self.call_with_progress(partial(arena, sides, self.match, self.out))
         return {**result, "out": str(self.out)}
 
 
-def parse_player(words: str, **limits: Any) -> SideConfig:
+def parse_player(text: str, **limits: Any) -> SideConfig:
     """Parse PLAYER,NAME=VALUE,...; limits in the text override those in `limits`."""
-    who, *settings = re.split(r",(?=[^,=]+=)", words)
-    own: dict[str, str] = {}
+    who, *assignments = re.split(r",(?=[^,=]+=)", text)
+    own_limits: dict[str, str] = {}
     options = []
-    for setting in settings:
-        name, _, value = setting.partition("=")
-        if name in LIMITS:
-            own[name] = value
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
+        if name in PLAYER_LIMITS:
+            own_limits[name] = value
         else:
-            options.append(setting)
-    if {"movetime", "tc"} & own.keys():
+            options.append(assignment)
+    if {"movetime", "tc"} & own_limits.keys():
         limits |= {"movetime": None, "tc": None}
     try:
-        limits |= {name: LIMITS[name](value) for name, value in own.items()}
+        limits |= {name: PLAYER_LIMITS[name](value) for name, value in own_limits.items()}
     except ValueError:
-        why = "simulations, nodes and movetime must be whole numbers"
-        raise PlayerError(f"{words}: {why}") from None
+        problem = "simulations, nodes and movetime must be whole numbers"
+        raise PlayerError(f"{text}: {problem}") from None
     return SideConfig(who=who, options=tuple(options), **limits)

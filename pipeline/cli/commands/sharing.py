@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from model.settings import settings
-from pipeline.cli.commands.base import Common
-from pipeline.cli.endings import next_command
+from pipeline.cli.commands.base import BaseCommand
+from pipeline.cli.endings import suggest_command
 from pipeline.errors import ConfigError
 
 
 @settings(ConfigError)
-class Push(Common):
+class Push(BaseCommand):
     """Publish a checkpoint or dataset on the Hugging Face hub, with a generated card.
 
     The card has the license, the data and the figures of its report. The repository is private
@@ -25,25 +25,25 @@ class Push(Common):
     repo: str
     """Repository on the hub; it is created if it does not exist."""
     license: str
-    """License of the files, by its name on the hub. A network that started from the embedded one
-    needs gpl-3.0."""
+    """License of the files, by its identifier on the hub, such as mit. A network that started from
+    the embedded one needs gpl-3.0."""
     report: Path | None = None
     """Report to quote in a checkpoint's card; by default FOLDER/report."""
     public: bool = False
-    """Make a new repository public."""
+    """Make the repository public if it is new."""
 
     def run(self) -> dict[str, Any]:
-        """Upload, and return the address and files."""
-        from pipeline.sharing import DATASETS, push
+        """Upload, and return the URL and the files."""
+        from pipeline.sharing import DATASET_PREFIX, push
 
         done = push(self.folder, self.repo, self.license, public=self.public, report=self.report)
-        prefix = DATASETS if done["kind"] == "dataset" else ""
-        following = next_command("pull", f"{prefix}{done['repo']}", "--out", "DIR")
-        return done | {"text": f"{done['url']}: {len(done['files'])} files\n{following}"}
+        prefix = DATASET_PREFIX if done["kind"] == "dataset" else ""
+        suggestion = suggest_command("pull", f"{prefix}{done['repo']}", "--out", "DIR")
+        return done | {"text": f"{done['url']}: {len(done['files'])} files\n{suggestion}"}
 
 
 @settings(ConfigError)
-class Pull(Common):
+class Pull(BaseCommand):
     """Download a checkpoint or dataset from the Hugging Face hub, and check it.
 
     Only weights, tables and JSON are downloaded; sizes, hashes and contents are checked as for any
@@ -56,7 +56,7 @@ class Pull(Common):
     repo: str
     """Repository on the hub; for a dataset, datasets/OWNER/NAME."""
     out: Path
-    """New directory for the files."""
+    """Directory for the files, new or empty."""
     revision: str | None = None
     """Branch, tag or commit; by default the newest."""
 
@@ -67,7 +67,7 @@ class Pull(Common):
 
         require_folder(self.out.parent)
         done = pull(self.repo, self.out, revision=self.revision)
-        following = next_command("play", "--checkpoint", self.out)
+        suggestion = suggest_command("play", "--checkpoint", self.out)
         if done["kind"] == "dataset":
-            following = next_command("train", "--positions", self.out, "--out", "DIR")
-        return done | {"text": f"{self.out}: {done['kind']} {done['repo']}\n{following}"}
+            suggestion = suggest_command("train", "--positions", self.out, "--out", "DIR")
+        return done | {"text": f"{self.out}: {done['kind']} {done['repo']}\n{suggestion}"}

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from model.settings import Count, settings
 from model.training.config import DEFAULT_PRESET, TrainConfig
-from pipeline.cli.commands.base import Common, require_output
-from pipeline.cli.endings import describe_checkpoint, describe_report, next_command
+from pipeline.cli.commands.base import BaseCommand, require_output
+from pipeline.cli.endings import describe_checkpoint, describe_report, suggest_command
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import PositionFilter
 from pipeline.ingest.filters import NAMES_HOLD_COMMAS
@@ -17,7 +17,7 @@ from pipeline.storage.job_folder import REPORT
 
 
 @settings(ConfigError)
-class Train(Common):
+class Train(BaseCommand):
     """Train a network on datasets. Run the same command again to continue.
 
     A finished run continues if it is given more minutes. Under torchrun, several processes share
@@ -32,8 +32,8 @@ class Train(Common):
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
     positions: tuple[str, ...]
-    """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such
-    as s3://bucket/prefix."""
+    """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or URLs such as
+    s3://bucket/prefix."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
@@ -56,7 +56,7 @@ class Train(Common):
         positions = [parse_path(name) for name in self.positions]
         preset = self.preset or self._default_preset()
         work = partial(train_on, positions, preset, self.train, self.out)
-        card = self.call(partial(work, start=self.start, shares=self.shares))
+        card = self.call_with_progress(partial(work, start=self.start, shares=self.shares))
         if not card["finished"]:
             raise Stopped(
                 f"stopped at step {card['step']} and saved; run the same command to continue"
@@ -71,12 +71,12 @@ class Train(Common):
         """Return the preset of the run in --out, or of the --start checkpoint, or the default."""
         from model.checkpoint import CARD_FILE, read_card
 
-        known = self.out if (self.out / CARD_FILE).exists() else self.start
-        return DEFAULT_PRESET if known is None else str(read_card(known)["preset"]["name"])
+        start = self.out if (self.out / CARD_FILE).exists() else self.start
+        return DEFAULT_PRESET if start is None else str(read_card(start)["preset"]["name"])
 
 
 @settings(ConfigError)
-class Report(Common):
+class Report(BaseCommand):
     """Report how often a checkpoint's first choice is the human move, on games it has not seen.
 
     Several checkpoints are measured on the same positions and compared with the first, or with the
@@ -100,26 +100,27 @@ class Report(Common):
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True
-    """Give ratings and clocks to networks that use them."""
+    """Give the players' ratings and clocks to networks that use them."""
     against: tuple[Path, ...] = ()
     """Datasets whose train positions are excluded from a second accuracy figure; by default
     --positions."""
     rating_rows: Count = 0
-    """Positions per rating band to evaluate at each of 11 ratings, for networks conditioned on
-    ratings; 0 for none."""
+    """Positions of each rating band to predict once for each of 11 ratings, with a network that
+    uses ratings; 0 skips this."""
     simulations: Count = 0
-    """Simulations per position, to compare human search with the policy alone; 0 for none."""
+    """Simulations per position of a search that predicts human moves, to compare it with the policy
+    alone; 0 skips this."""
 
     def run(self) -> dict[str, Any]:
-        """Measure, and write the report into --out."""
+        """Measure the checkpoints, and write the report to --out if given."""
         from pipeline.evaluation.render import write_report
         from pipeline.evaluation.report import reports
         from pipeline.storage.stores import parse_path
 
         checkpoints = self.checkpoint
         positions = None if self.positions is None else parse_path(self.positions)
-        read = checkpoints if positions is None else (*checkpoints, positions)
-        require_output(self.out, REPORT, read)
+        inputs = checkpoints if positions is None else (*checkpoints, positions)
+        require_output(self.out, REPORT, inputs)
         work = partial(
             reports,
             checkpoints,
@@ -132,7 +133,7 @@ class Report(Common):
             rating_rows=self.rating_rows,
             simulations=self.simulations,
         )
-        found = self.call(work)
+        found = self.call_with_progress(work)
         result = found if found["differences"] else found["reports"][0]
         if self.out is not None:
             write_report(result, self.out)
@@ -140,20 +141,20 @@ class Report(Common):
 
 
 @settings(ConfigError)
-class Imitate(Common):
+class Imitate(BaseCommand):
     """Train a network to play like one player, on that player's games.
 
     The report uses the newest tenth of the games, which is held out of training. Other held-out
-    games decide how far the weights move away from the starting network. OUT is a
-    checkpoint, and OUT/report/report.html has the result. Run the same command again to continue.
+    games decide how far the weights move away from the starting network. OUT is a checkpoint, and
+    OUT/report/report.html has the result. Run the same command again to continue.
     """
 
     arguments: ClassVar = {"sources": "GAMES..."}
     basic: ClassVar = "player out base stranger"
 
     sources: tuple[str, ...]
-    """PGN files (plain, .zst, .bz2, .gz) or addresses that contain the player's games; other games
-    are skipped."""
+    """PGN files (plain, .zst, .bz2, .gz) or URLs with the player's games; other games are
+    skipped."""
     player: tuple[str, ...] = field(metadata=NAMES_HOLD_COMMAS)
     """The player's name, exactly as in the tags White and Black; repeat it for other accounts."""
     out: Path
@@ -164,15 +165,15 @@ class Imitate(Common):
     """Network of another player, measured on the same games for comparison."""
 
     def run(self) -> dict[str, Any]:
-        """Train, and return the report without boards."""
+        """Train, and return the report without its boards."""
         from pipeline.imitation.imitate import imitate
         from pipeline.imitation.page import imitation_text
 
         work = partial(imitate, self.sources, self.player, self.out, base=self.base or EMBEDDED)
-        result = self.call(partial(work, stranger=self.stranger))
+        result = self.call_with_progress(partial(work, stranger=self.stranger))
         page = f"report: {self.out}/report/report.html (also as text and JSON)"
-        following = next_command("play", "--checkpoint", self.out)
-        text = "\n".join([imitation_text(result), page, following])
+        suggestion = suggest_command("play", "--checkpoint", self.out)
+        text = "\n".join([imitation_text(result), page, suggestion])
         boards = ("openings", "boards")
         shown = {name: value for name, value in result.items() if name not in boards}
         return {"out": str(self.out), **shown, "text": text}

@@ -14,18 +14,18 @@ import zstandard
 from engine.compiling import watch_compilations
 from engine.progress import Progress, Tick, silent
 from model.settings import settings
-from pipeline.cli.commands.base import Common
+from pipeline.cli.commands.base import BaseCommand
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import SAMPLE_DUMP
 
 
 @settings(ConfigError)
-class Warmup(Common):
+class Warmup(BaseCommand):
     """Compile all kernels now (about a minute), so that later commands do not wait."""
 
     def run(self) -> dict[str, Any]:
         """Compile the kernels that are not cached yet."""
-        self.call(compile_kernels)
+        self.call_with_progress(compile_kernels)
         return {"text": "all kernels are compiled"}
 
 
@@ -40,7 +40,7 @@ def compile_kernels(progress: Progress = silent, players: bool = True) -> None:
     work = _evaluate_and_play if players else _evaluate
     second = spawn.Process(target=_count_compilations, args=(work, compiled), daemon=True)
     second.start()
-    _count_compilations(_ingest_and_read, compiled, progress)
+    _count_compilations(_use_datasets, compiled, progress)
     second.join()
     if second.exitcode:
         work()  # raises the error here
@@ -49,7 +49,7 @@ def compile_kernels(progress: Progress = silent, players: bool = True) -> None:
 def _count_compilations(
     work: Callable[[], None], compiled: "Synchronized[int]", progress: Progress = silent
 ) -> None:
-    """Do the work; add the number of kernels compiled to a counter shared by both processes."""
+    """Call `work`, and count the kernels that it compiles in a counter shared by both processes."""
 
     def count() -> None:
         with compiled.get_lock():
@@ -64,7 +64,7 @@ def _count_compilations(
         gc.enable()
 
 
-def _ingest_and_read() -> None:
+def _use_datasets() -> None:
     """Ingest a few games of the sample, and read and encode their rows."""
     from pipeline.dataset.batches import Batches
     from pipeline.dataset.files.columns import PLANE_FORMATS
@@ -77,12 +77,13 @@ def _ingest_and_read() -> None:
     with tempfile.TemporaryDirectory(prefix="fianchetto-warmup-") as name:
         folder = Path(name)
         plain = folder / "games.pgn"
-        plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
+        plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # end with a whole game
         # Text from an archive has another array type than text from a plain file.
-        for form, dump in zip(PLANE_FORMATS, (plain, SAMPLE_DUMP), strict=True):
-            config = IngestConfig(planes=form, test_share=0.0, val_share=0.0)
-            ingest([str(dump)], folder / form, config, workers=1)
-            batch = next(Batches([folder / form], "train", batch_size=1).from_step(0))
+        for planes_format, dump in zip(PLANE_FORMATS, (plain, SAMPLE_DUMP), strict=True):
+            config = IngestConfig(planes=planes_format, test_share=0.0, val_share=0.0)
+            dataset = folder / planes_format
+            ingest([str(dump)], dataset, config, workers=1)
+            batch = next(Batches([dataset], "train", batch_size=1).from_step(0))
     pack(batch["planes"], batch)
 
 
@@ -108,7 +109,7 @@ def _evaluate_and_play() -> None:
     from engine.selfplay.generate import SelfPlayConfig, play_games
 
     _evaluate()
-    for evaluator in (evaluate, uniform):  # they return different array types
+    for evaluator in (evaluate, uniform):  # they return arrays of different types
         warm_up(evaluator)
     for algorithm in ("puct", "gumbel"):
         search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)

@@ -1,4 +1,4 @@
-"""Options of each asset: the command line's options, and a few that only Dagster needs."""
+"""Options of each asset: those of the command line, and a few that only Dagster needs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class PositionsOptions:
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Worker processes, at most 1,024; 0 for one per core."""
     replace: bool = False
-    """Rebuild existing positions; the old ones stay in use until the new ones are complete."""
+    """Build existing positions again; the old ones are used until the new ones are complete."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and shard layout: the options of `fianchetto ingest`."""
 
@@ -41,15 +41,16 @@ class TrainingSetOptions:
 
     form: ClassVar = ("positions", "name", "remove", "audit")
     positions: tuple[str, ...] = ()
-    """Datasets to join: partitions or folders in datasets/positions; by default all dumps except
-    the sample."""
+    """Datasets to join, by their folders in datasets/positions; by default those of all dumps
+    except the sample."""
     name: str = ""
-    """Folder in datasets/training_sets; an existing training set is extended. "" derives a name
-    from the datasets and options."""
+    """Folder in datasets/training_sets; an existing training set is extended. "" chooses a name by
+    the datasets and options."""
     remove: tuple[str, ...] = ()
     """Datasets to remove from an existing training set; their files are kept."""
     audit: bool = True
-    """Count duplicates and leaks in all rows; needs 16 bytes of temporary disk space per row."""
+    """Count duplicates, and test positions that also occur in train; needs 16 bytes of temporary
+    disk space per row."""
     join: JoinConfig = field(default_factory=JoinConfig)
     """Games to hold out: the options of `fianchetto join`."""
 
@@ -69,14 +70,14 @@ class CheckpointOptions:
     """Network to train; `fianchetto presets` describes them."""
     start: str = "auto"
     """Starting weights: auto, embedded, scratch, or a folder in datasets/checkpoints. auto keeps
-    the start of an existing run; a new run starts from the embedded network if there are fewer than
-    100,000 games and the preset matches, otherwise from scratch. Unless starting from scratch, the
+    the start of an existing run. It starts a new run from the embedded network if there are fewer
+    than 100,000 games and the preset matches, otherwise from scratch. Except from scratch, the
     default learning rate is 0.0005."""
     training_set: str = ""
     """Folder in datasets/training_sets; "" for the one made by this run, otherwise the newest."""
     name: str = ""
-    """Folder in datasets/checkpoints; an existing checkpoint is trained further. "" derives a name
-    from the preset and the run."""
+    """Folder in datasets/checkpoints; an existing checkpoint is trained further. "" chooses a name
+    by the preset and the run."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(minutes=5.0))
     """Batches, optimizer and losses: the options of `fianchetto train`."""
 
@@ -89,11 +90,11 @@ class ImitationOptions:
     games: tuple[str, ...] = ()
     """Dumps (partitions) that contain the player's games; by default all except the sample."""
     names: tuple[str, ...] = ()
-    """Other names of the same player, exactly as in the games."""
+    """Further names of the same player, exactly as in the games."""
     base: str = ""
     """Checkpoint to start from, a folder in datasets/checkpoints; "" for the embedded network."""
     stranger: str = ""
-    """Another player (partition) whose network is measured on the same games; "" for none."""
+    """Another player (partition), whose network is measured on the same games; "" for nobody."""
 
 
 @settings(ConfigError)
@@ -107,7 +108,7 @@ class ReportOptions:
     """Folder in datasets/positions or datasets/training_sets. "" takes the training set of a named
     `checkpoint`, otherwise the one made by this run or the newest."""
     split: Literal["train", "val", "test", "latest"] = "test"
-    """Split to measure on; `latest` is the newest games, held out by a training set."""
+    """Split to measure on; `latest` is the newest games, which a training set holds out."""
     rule: PositionFilter = field(default_factory=PositionFilter)
     """Positions of the split to measure: the options of `fianchetto report`."""
 
@@ -121,8 +122,8 @@ class TunedOptions:
     """Folder in datasets/checkpoints to start from; "" for the one made by this run, otherwise the
     newest."""
     positions: tuple[str, ...] = ()
-    """Names of datasets of human games to mix in and measure on; by default the checkpoint's
-    training set, or all dumps if Dagster did not train it."""
+    """Folders in datasets/positions with human games, to search, to mix into training, and to
+    measure on; by default the checkpoint's training set, or all dumps if it is unknown."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
     """Fine-tuning loop: the options of `fianchetto finetune`."""
 
@@ -133,13 +134,13 @@ class StrengthOptions:
 
     form: ClassVar = ("simulations", "games")
     simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
-    """Simulations per move of the network; each number is a separate match. The supervised
-    checkpoint plays with the first number."""
+    """Simulations per move of the network; each number is a separate match. The network it started
+    from plays with the first number."""
     games: Games = 200
     """Games against each opponent."""
 
 
-OPTIONS = {
+OPTIONS_BY_ASSET = {
     "positions": PositionsOptions,
     "training_set": TrainingSetOptions,
     "checkpoint": CheckpointOptions,
@@ -151,13 +152,13 @@ OPTIONS = {
 """The options of each asset."""
 
 
-def saved_settings(positions: Path) -> dict[str, Any]:
-    """Return the non-default settings of existing positions, or {} if there are none."""
+def read_saved_settings(positions: Path) -> dict[str, Any]:
+    """Return the settings of existing positions that differ from the defaults; {} without any."""
     try:
         saved, defaults = read_manifest(positions)["config"], to_jsonable_python(IngestConfig())
     except DatasetError:
         return {}
-    # not copied, because it depends on the size of the dump
+    # chunk_mib is left out because it depends on the size of the dump
     names = defaults.keys() - {"chunk_mib"}
     return {
         name: value for name, value in saved.items() if name in names and value != defaults[name]

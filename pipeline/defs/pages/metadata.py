@@ -1,4 +1,4 @@
-"""Metadata shown on an asset's page: counts, tables, schemas and pictures."""
+"""Metadata of assets, which Dagster shows on their pages: counts, tables, schemas and pictures."""
 
 import hashlib
 import json
@@ -18,37 +18,38 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, MEANINGS, columns_of
 from pipeline.dataset.files.games import read_games
 from pipeline.defs.pages import pictures
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import DataFolder
 from pipeline.errors import DatasetError
 from pipeline.evaluation import charts
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
 CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
-"""Code version of assets that depend on the encoding and storage of positions."""
+"""Dagster's `code_version` of assets that depend on how positions are encoded and stored."""
 PROBE_ROWS = 1024
-"""Number of rows on which a check measures a checkpoint's loss."""
-SHOWN_BOARDS = 6
-"""Number of positions shown as boards."""
+"""Number of rows on which the checks measure a checkpoint's loss."""
+NUM_BOARDS = 6
+"""Number of sample positions that are drawn."""
 MAX_COMPARED_CURVES = 4
 """Maximum number of checkpoints in one picture of training curves."""
-FIGURES = (
+REPORT_FIGURES = (
     "positions", "top3", "top5", "cross_entropy", "legal_mass", "value_brier",
     "hand_written_top1", "chance_top1",
 )  # fmt: skip
-SHARD_COLUMNS = ("name", "split", "rows", "bytes")
-LEAK_COLUMNS = ("split", "positions", "in_train", "in_train_share")
+"""Figures of a report that are shown as numbers."""
+SHARD_TABLE_COLUMNS = ("name", "split", "rows", "bytes")
+LEAK_TABLE_COLUMNS = ("split", "positions", "in_train", "in_train_share")
 MAX_TABLE_ROWS = 200
-"""Maximum number of rows of a table; longer tables make the page slow."""
+"""Maximum number of rows in a table, since longer tables make the page slow."""
 
 
 def describe_path(path: Path) -> Metadata:
-    """Return the metadata entries with the path of an asset's result."""
+    """Return metadata with the path of a result."""
     return {"path": dg.MetadataValue.path(path), "dagster/uri": path.as_uri()}
 
 
 def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of positions: counts, dropped games, shards, ratings and boards."""
+    """Return metadata of positions: counts, dropped games, shards, ratings and sample boards."""
     games, examples = manifest["games"], manifest.get("examples", {})
     dropped = [
         {
@@ -61,22 +62,24 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     title = "Elo of the players"
     try:
-        rows = sample_rows(Dataset(directory, dict(manifest), ""), SHOWN_BOARDS)
-        boards = pictures.table([pictures.draw_board(row) for row in rows])
-        ratings = pictures.histogram(read_ratings(directory, manifest), title, "Elo")
-        elo = pictures.publish(ratings, ".png", title)
-    except DatasetError as error:  # damaged files are listed by the checks
+        rows = sample_rows(Dataset(directory, dict(manifest), ""), NUM_BOARDS)
+        boards = pictures.make_table([pictures.draw_board(row) for row in rows])
+        ratings = pictures.draw_histogram(read_ratings(directory, manifest), title, "Elo")
+        elo = pictures.publish_picture(ratings, ".png", title)
+    except DatasetError as error:  # the checks list damaged files
         boards = elo = str(error)
     return {
         **describe_path(directory),
         "dagster/row_count": manifest["positions"]["total"],
-        "dagster/column_schema": column_schema(manifest),
+        "dagster/column_schema": make_column_schema(manifest),
         "games_read": games["read"],
         "games_used": games["used"],
-        "dropped_games": table(dropped),
+        "dropped_games": make_table(dropped),
         "positions": _count_splits(manifest),
         "bytes_per_position": manifest["bytes_per_position"],
-        "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
+        "shards": make_table(
+            [{name: file[name] for name in SHARD_TABLE_COLUMNS} for file in files]
+        ),
         "elo": dg.MetadataValue.md(elo),
         "sample_of_positions": dg.MetadataValue.md(boards),
     }
@@ -85,26 +88,26 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
 def describe_training_set(
     directory: Path, page: Mapping[str, Any], audit: Mapping[str, Any] | None, folder: Path
 ) -> Metadata:
-    """Return the metadata of a training set, and of its audit in `folder` unless it is None."""
-    # a list, because table cells do not wrap
+    """Return metadata of a training set, and of its audit in `folder` unless `audit` is None."""
+    # a list, because Dagster does not wrap text in tables
     members = "\n".join(
         "- `{name}`: games of {first_date} to {last_date}. Held out: {held_out} ({why})".format(
             **entry
         )
         for entry in page["datasets"]
     )
-    found: Metadata = {
+    metadata: Metadata = {
         **describe_path(directory),
         "dagster/row_count": page["positions"]["train"],
         "positions": _count_splits(page),
         "datasets": dg.MetadataValue.md(members),
     }
     if audit is None:
-        return found
-    return found | {
+        return metadata
+    return metadata | {
         "copies_share": audit["copies"]["copies_share"],
-        "test_positions_in_train": table(
-            [{name: row[name] for name in LEAK_COLUMNS} for row in audit["in_train"]]
+        "test_positions_in_train": make_table(
+            [{name: row[name] for name in LEAK_TABLE_COLUMNS} for row in audit["in_train"]]
         ),
         "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
     }
@@ -112,11 +115,13 @@ def describe_training_set(
 
 def _count_splits(page: Mapping[str, Any]) -> dg.TableMetadataValue:
     """Return a table with the number of positions in each split."""
-    return table([{"split": name, "positions": count} for name, count in page["positions"].items()])
+    return make_table(
+        [{"split": name, "positions": count} for name, count in page["positions"].items()]
+    )
 
 
 def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a checkpoint: final metrics, training curves and card."""
+    """Return metadata of a checkpoint: final metrics, training curves and card."""
     return {
         **describe_path(directory),
         **_draw_curves(directory),
@@ -127,7 +132,7 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 
 def _draw_curves(directory: Path) -> Metadata:
-    """Draw the training curves of a checkpoint beside those of the most recent others."""
+    """Draw the training curves of a checkpoint and of the newest other ones in one picture."""
     from model.training.monitor import METRICS_FILE, read_metrics
 
     others = [path.parent for path in directory.parent.glob(f"*/{METRICS_FILE}")]
@@ -138,26 +143,28 @@ def _draw_curves(directory: Path) -> Metadata:
     if not runs:
         return {}
     drawing = charts.draw_training(runs, on_page=False).encode()
-    picture = pictures.publish(drawing, ".svg", "loss and top-1")
+    picture = pictures.publish_picture(drawing, ".svg", "loss and top-1")
     return {"curves": dg.MetadataValue.md(picture)}
 
 
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
-    """Return the metadata of a report in `folder`: headline, link, figures and pictures."""
-    rows = {report["name"]: report["slices"]["rating"]}
-    chart = charts.draw_bars(rows, on_page=False).encode()
+    """Return metadata of a report in `folder`: headline, link, figures and pictures."""
+    by_rating = {report["name"]: report["slices"]["rating"]}
+    chart = charts.draw_bars(by_rating, on_page=False).encode()
     shown = [rows[0] for rows in report["details"]["boards"].values() if rows]
-    boards = [(charts.board_svg(row, pictures.BOARD), charts.caption(row)) for row in shown]
+    boards = [(charts.board_svg(row, pictures.BOARD_PIXELS), charts.caption(row)) for row in shown]
     return {
         **describe_accuracy(report),  # first, because a run's page truncates long lists
         "headline": report["headline"],
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),
-        "page": link_page(folder),
-        "accuracy": dg.MetadataValue.md(pictures.publish(chart, ".svg", "accuracy by rating")),
-        "boards": dg.MetadataValue.md(pictures.table(boards)),
-        # None for puzzles, which have no results
-        **{name: round(report[name], 4) for name in FIGURES if report[name] is not None},
+        "page": link_report(folder),
+        "accuracy": dg.MetadataValue.md(
+            pictures.publish_picture(chart, ".svg", "accuracy by rating")
+        ),
+        "boards": dg.MetadataValue.md(pictures.make_table(boards)),
+        # the value's figures are None for puzzles, which have no results
+        **{name: round(report[name], 4) for name in REPORT_FIGURES if report[name] is not None},
         "rule": report["rule"],
         "seen_in_training": report["seen_in_training"],
         "checkpoint": dg.MetadataValue.path(network),
@@ -166,52 +173,53 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
 
 
 def describe_accuracy(report: Mapping[str, Any]) -> Metadata:
-    """Return a report's top-1 accuracy as text with its interval, and as a number to plot."""
+    """Return a report's top-1 accuracy: as text with its interval, and as a number to plot."""
     text = f"{100 * report['top1']:.1f} %"
     if report.get("top1_low") is not None:
         text += f" ({100 * report['top1_low']:.1f} to {100 * report['top1_high']:.1f})"
     return {"moves_found": text, "top1": round(report["top1"], 4)}
 
 
-def link_page(folder: Path) -> dg.UrlMetadataValue:
-    """Return a link to the page of a report, which ui.py serves."""
-    place = folder.relative_to(Datasets().path / "reports").as_posix()
-    return dg.MetadataValue.url(f"/reports/{quote(place)}/report.html")
+def link_report(folder: Path) -> dg.UrlMetadataValue:
+    """Return a link to the HTML page of a report, which ui.py serves."""
+    path = folder.relative_to(DataFolder().path / "reports").as_posix()
+    return dg.MetadataValue.url(f"/reports/{quote(path)}/report.html")
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """Return a table of at most MAX_TABLE_ROWS records."""
-    kinds = {int: "int", float: "float", bool: "bool"}
+def make_table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Return a table of the first MAX_TABLE_ROWS records; the first record names the columns."""
+    column_types = {int: "int", float: "float", bool: "bool"}
     rows = []
     for record in records[:MAX_TABLE_ROWS]:
         floats = {name: round(it, 6) for name, it in record.items() if isinstance(it, float)}
         rows.append(dg.TableRecord({**record, **floats}))
     columns = records[0] if records else {"nothing": ""}
     schema = [
-        dg.TableColumn(name, kinds.get(type(value), "string")) for name, value in columns.items()
+        dg.TableColumn(name, column_types.get(type(value), "string"))
+        for name, value in columns.items()
     ]
     return dg.MetadataValue.table(rows, dg.TableSchema(schema))
 
 
-def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
-    """Return the schema of a dataset's shards, including its stored form of the planes."""
+def make_column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
+    """Return the schema of a dataset's shards, with a description of each column."""
     history = (manifest.get("config") or {}).get("history", 1)
     columns = []
     for column in columns_of(manifest["planes"], LAST_MOVES[:history]):
-        optional = dg.TableColumnConstraints(column.null is not None)
-        meaning = MEANINGS[column.name]
-        columns.append(dg.TableColumn(column.name, str(column.type), meaning, constraints=optional))
+        optional = dg.TableColumnConstraints(nullable=column.null is not None)
+        text = MEANINGS[column.name]
+        columns.append(dg.TableColumn(column.name, str(column.type), text, constraints=optional))
     return dg.TableSchema(columns)
 
 
 def read_ratings(directory: Path, manifest: Mapping[str, Any]) -> NDArray[Any]:
-    """Return the known Elo ratings of both players in all games. Raises DatasetError."""
+    """Return the known ratings of both players in all games (int, `[N]`). Raises DatasetError."""
     columns = read_games(directory, manifest, ("white_elo", "black_elo"))
     values = np.concatenate([np.asarray(column.drop_null()) for column in columns.itercolumns()])
     return values[values > 0]
 
 
-def data_version(*inputs: Any) -> dg.DataVersion:
-    """Hash the inputs and options: equal versions mean equal data."""
+def hash_data_version(*inputs: Any) -> dg.DataVersion:
+    """Return a hash of an asset's inputs and options: equal versions mean equal data."""
     text = json.dumps(to_jsonable_python(inputs), sort_keys=True)
     return dg.DataVersion(hashlib.sha256(text.encode()).hexdigest()[:16])

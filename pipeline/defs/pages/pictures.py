@@ -1,7 +1,7 @@
 """Pictures for the UI: files in `datasets/reports/pictures/`, and Markdown that shows them.
 
-Dagster shows Markdown of fewer than 1,000 characters directly on the page, and hides longer text
-behind "[Show Markdown]". So pictures are linked, not embedded.
+Dagster shows Markdown of fewer than 1,000 characters on the page, and hides longer text behind
+"[Show Markdown]". Therefore pictures are linked, not embedded.
 """
 
 import hashlib
@@ -12,37 +12,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import DataFolder
 from pipeline.evaluation.charts import board_of, board_svg, move_from_label, san
 from pipeline.evaluation.render import publish_bytes
 
 Row = Mapping[str, Any]
 """A row of a shard, by column name."""
-WIDTH = 384
-"""Width in pixels of the metadata on an asset's page, in a window 1,440 pixels wide."""
-COLUMNS, BOARD = 2, 165
-"""Number of boards side by side, and their size in pixels."""
-FOLDER = "pictures"
-"""Folder in datasets/reports. Files are named by their hash, so old pages keep working."""
+METADATA_PIXELS = 384
+"""Width of the metadata on an asset's page, in a window of 1,440 pixels."""
+NUM_COLUMNS, BOARD_PIXELS = 2, 165
+"""Number of boards side by side, and the width of each in pixels."""
+PICTURES_FOLDER = "pictures"
+"""Folder in datasets/reports. Files are named by their hash, so older pages still show theirs."""
 
 
-def publish(content: bytes, ending: str, title: str = "") -> str:
+def publish_picture(content: bytes, suffix: str, title: str = "") -> str:
     """Write a picture, and return Markdown that shows it.
 
-    Markdown cannot scale a PNG, so it must be at most WIDTH pixels wide.
+    Markdown cannot scale a PNG, so it must be at most METADATA_PIXELS pixels wide.
     """
-    folder = Datasets().path / "reports" / FOLDER
-    name = hashlib.sha256(content).hexdigest()[:12] + ending
+    folder = DataFolder().path / "reports" / PICTURES_FOLDER
+    name = hashlib.sha256(content).hexdigest()[:12] + suffix
     folder.mkdir(parents=True, exist_ok=True)
     publish_bytes(folder, name, content)
-    return f"![{title}](/reports/{FOLDER}/{name})"
+    return f"![{title}](/reports/{PICTURES_FOLDER}/{name})"
 
 
-def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
-    """Draw a histogram as a PNG."""
+def draw_histogram(values: NDArray[Any], title: str, label: str) -> bytes:
+    """Draw a histogram of games as a PNG."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH / 80, 2.8), dpi=80, layout="constrained")
+    figure = Figure(figsize=(METADATA_PIXELS / 80, 2.8), dpi=80, layout="constrained")
     axes = figure.subplots()
     axes.hist(values, bins=40, color="#4c72b0")
     axes.set(title=title, xlabel=label, ylabel="games")
@@ -51,18 +51,18 @@ def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
     return buffer.getvalue()
 
 
-def table(cells: Sequence[tuple[str, str]]) -> str:
-    """Publish SVG pictures, and return a Markdown table of them with their captions."""
-    shown = [(publish(drawing.encode(), ".svg"), text) for drawing, text in cells]
-    lines = ["| " + " | ".join([" "] * COLUMNS) + " |", "|" + "---|" * COLUMNS]
-    for start in range(0, len(shown), COLUMNS):
-        for part in zip(*shown[start : start + COLUMNS], strict=True):
-            lines.append("| " + " | ".join(part) + " |")
+def make_table(cells: Sequence[tuple[str, str]]) -> str:
+    """Publish SVG pictures with captions, and return a Markdown table that shows them."""
+    shown = [(publish_picture(drawing.encode(), ".svg"), caption) for drawing, caption in cells]
+    lines = ["| " + " | ".join([" "] * NUM_COLUMNS) + " |", "|" + "---|" * NUM_COLUMNS]
+    for start in range(0, len(shown), NUM_COLUMNS):
+        for line in zip(*shown[start : start + NUM_COLUMNS], strict=True):
+            lines.append("| " + " | ".join(line) + " |")
     return "\n".join(lines)
 
 
 def draw_board(row: Row) -> tuple[str, str]:
-    """Draw a shard's row with the move played; return the SVG and its caption."""
+    """Draw the position of a shard's row with the move played; return the SVG and its caption."""
     board = board_of(
         np.frombuffer(row["planes"], "<u8"),
         row["castling"],
@@ -70,8 +70,8 @@ def draw_board(row: Row) -> tuple[str, str]:
         row["ply"],
         row["halfmove"],
     )
-    human = move_from_label(board, row["label"], row["promotion"])
-    drawing = board_svg({"fen": board.fen(), "played": human.uci(), "rank": 1}, BOARD)
+    move = move_from_label(board, row["label"], row["promotion"])
+    drawing = board_svg({"fen": board.fen(), "played": move.uci(), "rank": 1}, BOARD_PIXELS)
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color
-    return drawing, f"move {row['ply'] // 2 + 1}: {mover} played {san(board, human)}"
+    return drawing, f"move {row['ply'] // 2 + 1}: {mover} played {san(board, move)}"

@@ -1,4 +1,4 @@
-"""Metadata of tuned networks: verdicts, sample games, Elo, and imitation of a player."""
+"""Metadata of tuned networks: results of generations, sample games, Elo, imitation of a player."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,26 +7,31 @@ from typing import Any
 import chess.pgn
 import dagster as dg
 
-from pipeline.defs.pages.metadata import Metadata, describe_path, link_page, table
+from pipeline.defs.pages.metadata import Metadata, describe_path, link_report, make_table
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of, read_state
 from pipeline.matches.match import ELO, format_elo
 
-SAMPLE_GAMES = 4
-"""Number of sample games shown."""
-VERDICTS = ("generation", "verdict", "games", "top1", "reason")
-MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
+NUM_SAMPLE_GAMES = 4
+"""Number of games that are shown."""
+VERDICT_COLUMNS = ("generation", "verdict", "games", "top1", "reason")
+"""Columns of the table of generations."""
+MATCH_COLUMNS = {
+    **{"a": "player", "b": "opponent", "games": "games", "wins": "wins", "draws": "draws"},
+    **{"losses": "losses", "score": "score", "los": "likelihood of superiority"},
+}
+"""Columns of the table of matches: field of a result -> header."""
 
 
 def describe_finetuning(out: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a fine-tuning: figures, choice of teacher, verdicts and games."""
-    numbers = _select_elo(result["against_seed"])
-    numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
-    numbers["seed_top1"] = result["seed_eval"].get("top1")
+    """Return metadata of a fine-tuning: figures, choice of teacher, generations, sample games."""
+    figures = _select_elo(result["against_seed"])
+    figures |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
+    figures["top1_of_start"] = result["seed_eval"].get("top1")
     rows = [
-        {name: "" if row[name] is None else row[name] for name in VERDICTS}
+        {name: "" if row[name] is None else row[name] for name in VERDICT_COLUMNS}
         | {
-            f"Elo against {words} (95 %)": format_elo(row, f"{name}_")
-            for name, words in (("seed", "the seed"), ("control", "human rows alone"))
+            f"Elo against {opponent} (95 %)": format_elo(row, f"{name}_")
+            for name, opponent in (("seed", "the start"), ("control", "human rows alone"))
         }
         for row in result["rows"]
     ]
@@ -36,36 +41,36 @@ def describe_finetuning(out: Path, result: Mapping[str, Any]) -> Metadata:
         "generation": result["generation"],
         "generations": result["generations"],
         "minutes": result["minutes"],
-        **{name: value for name, value in numbers.items() if value is not None},
-        **_show_teacher(out),
-        "verdicts": table(rows),
-        **_show_games(out, result["generations"]),
+        **{name: value for name, value in figures.items() if value is not None},
+        **_describe_teacher(out),
+        "verdicts": make_table(rows),
+        **_quote_games(out, result["generations"]),
         "summary": dg.MetadataValue.md(result["text"]),
     }
 
 
-def _show_teacher(tuned: Path) -> Metadata:
-    """Return the loop's last choice of teacher; {} if the user chose it."""
-    found = read_state(tuned).teacher
-    return {} if found is None else {"teacher": dg.MetadataValue.md(found.text)}
+def _describe_teacher(tuned: Path) -> Metadata:
+    """Return what the loop has chosen to learn from its searches; {} if the user chose it."""
+    choice = read_state(tuned).teacher
+    return {} if choice is None else {"teacher": dg.MetadataValue.md(choice.text)}
 
 
 def _select_elo(match: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the Elo figures of a match, {} if None; a clean sweep has only one bound."""
+    """Return the Elo figures of a match, except infinite ones; {} without a match."""
     if match is None:
         return {}
     return {name: match[name] for name in ELO if match[name] is not None}
 
 
-def _show_games(out: Path, newest: int) -> Metadata:
-    """Return the first SAMPLE_GAMES games of the newest generation that has any."""
-    for number in range(newest, 0, -1):
+def _quote_games(out: Path, generations: int) -> Metadata:
+    """Return the first NUM_SAMPLE_GAMES games of the newest generation that has any."""
+    for number in range(generations, 0, -1):
         pgn = folder_of(out, number) / "games" / "games.pgn"
         if pgn.is_file():
             with pgn.open(encoding="utf-8", errors="replace") as file:
                 games = [
                     game
-                    for _ in range(SAMPLE_GAMES)
+                    for _ in range(NUM_SAMPLE_GAMES)
                     if (game := chess.pgn.read_game(file)) is not None
                 ]
             text = "\n\n".join(map(str, games))
@@ -74,16 +79,17 @@ def _show_games(out: Path, newest: int) -> Metadata:
 
 
 def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of matches: Elo against the supervised checkpoint, and all results."""
-    first = result["against_seed"]
+    """Return metadata of matches: Elo against the network that it started from, and all results."""
+    match = result["against_seed"]
     return {
         "path": dg.MetadataValue.path(out),
-        "tuned": dg.MetadataValue.path(tuned),
-        **({"seed": NOTHING_PROMOTED} if first is None else _select_elo(first)),
-        **_show_teacher(tuned),
-        "matches": table(
+        "tuned_checkpoint": dg.MetadataValue.path(tuned),
+        **({"result": NOTHING_PROMOTED} if match is None else _select_elo(match)),
+        **_describe_teacher(tuned),
+        "matches": make_table(
             [
-                {name: row[name] for name in MATCH} | {"Elo (95 %)": format_elo(row)}
+                {header: row[name] for name, header in MATCH_COLUMNS.items()}
+                | {"Elo (95 %)": format_elo(row)}
                 for row in result["rows"]
             ]
         ),
@@ -92,21 +98,21 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
 
 
 def describe_imitation(out: Path, folder: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of an imitation in `out`; its report is in `folder`, served by ui.py."""
+    """Return metadata of an imitation in `out`, whose report is in `folder`."""
     rows = [
-        {"network": row["name"], "moves": part}
-        | {name: value for name, value in row[part].items() if value is not None}
-        for part in ("all", "late")
+        {"network": row["name"], "moves": moves}
+        | {name: value for name, value in row[moves].items() if value is not None}
+        for moves in ("all", "late")
         for row in result["networks"]
-        if part in row
+        if moves in row
     ]
     (figures,) = (row["all"] for row in result["networks"] if row["name"] == "imitation")
     return {
         "headline": result["headline"],
-        "page": link_page(folder),
+        "page": link_report(folder),
         **describe_path(out),
         **{name: figures[name] for name in ("top1", "top1_difference", "cross_entropy_difference")},
         "games": result["player"]["games"],
         "rating": result["player"]["rating"],
-        "networks": table(rows),
+        "networks": make_table(rows),
     }

@@ -22,7 +22,7 @@ from engine.match.uci_player import probe_engine
 from engine.search import SearchConfig
 from engine.search.human import Correction, human_config
 from engine.uci.commands import parse_go
-from tests.processes import command
+from tests.processes import read_command_line
 
 ROGUE = Path(__file__).parent / "rogue_engine.py"
 LINES = [
@@ -55,7 +55,7 @@ def match(
 def remaining_engines() -> list[psutil.Process]:
     """Return the engines that do not exit; a killed one is a zombie until its watcher reads it."""
     below = psutil.Process().children(recursive=True)
-    ours = [child for child in below if ROGUE.name in command(child)]
+    ours = [child for child in below if ROGUE.name in read_command_line(child)]
     return list(psutil.wait_procs(ours, timeout=120)[1])
 
 

@@ -20,7 +20,7 @@ from pipeline.board.local_server import listen
 from pipeline.board.networks import Networks
 from pipeline.board.server import MAX_REVIEWS, serve
 from tests.pipeline.board.served import serving
-from tests.processes import command
+from tests.processes import read_command_line
 from tests.waiting import drop_slow_lines, until
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Board:
 
     def engines(self) -> list[psutil.Process]:
         below = psutil.Process(self.process.pid).children()
-        return [child for child in below if "stockfish" in command(child)]
+        return [child for child in below if "stockfish" in read_command_line(child)]
 
 
 def test_reviews_end_with_their_clients_and_ctrl_c_says_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""Shared by tests of the command line: a command in this process, and a journey from PGN to
-report."""
+"""Fixtures for tests of the command line: run a command in this process; a network from PGN."""
 
 import contextlib
 import io
@@ -16,15 +15,15 @@ from pipeline.samples.shipped import SAMPLE_DUMP
 from tests.waiting import drop_slow_lines
 
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
-SMALLEST = ["--preset", "fianchetto-xs"]
+SMALLEST_PRESET = ["--preset", "fianchetto-xs"]
 STEPS = ["--steps", "40", "--batch-size", "32"]
-"""Enough training to beat chance by half."""
+"""Length of a training whose network is half as good again as chance."""
 
 
-def invoke(*words: str, text: bytes = b"") -> tuple[int, str, str]:
-    """Run a command in this process; return exit code, standard output and standard error.
+def invoke(*words: str, stdin: bytes = b"") -> tuple[int, str, str]:
+    """Run a command in this process; return exit status, standard output and standard error.
 
-    `text` is its standard input. The signal handlers that it sets are removed again.
+    The signal handlers that the command sets are removed again.
     """
     out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -34,7 +33,7 @@ def invoke(*words: str, text: bytes = b"") -> tuple[int, str, str]:
         contextlib.redirect_stderr(error),
     ):
         patch.setattr(sys, "argv", ["fianchetto", *words])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
             with pytest.raises(SystemExit) as ended:
                 main()
@@ -45,8 +44,8 @@ def invoke(*words: str, text: bytes = b"") -> tuple[int, str, str]:
     return int(ended.value.code or 0), out_text, error_text
 
 
-class Run:
-    """Runs commands, in which {net} and {positions} are folders of the journey."""
+class CommandRunner:
+    """Runs commands, in which {net} and {positions} stand for results of `journey`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +55,7 @@ class Run:
         return invoke(*(word.format(**self.paths) for word in words))
 
     def lines(self, *words: str) -> list[str]:
-        """Run a command that must succeed, and return the lines that it prints."""
+        """Run a command that must succeed, and return the printed lines."""
         code, out, error = self(*words)
         assert code == 0, error
         return out.splitlines()
@@ -67,22 +66,22 @@ class Run:
 
 
 @pytest.fixture(scope="session")
-def run(journey: dict[str, Any]) -> Run:
-    return Run(journey["folder"])
+def run(journey: dict[str, Any]) -> CommandRunner:
+    return CommandRunner(journey["folder"])
 
 
 @pytest.fixture(scope="session")
 def journey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Ingest the sample, train a few steps and report; return each result, and the folder.
 
-    No test changes the folder. Validations are small, and the report's page is not drawn.
+    Tests do not change the folder. To save time, validations are small, and the report has no page.
     """
     folder = tmp_path_factory.mktemp("journey")
     net, positions = str(folder / "net"), str(folder / "positions")
     report = ["--checkpoint", net, "--positions", positions, "--limit", "1000"]
     commands = (
         ["ingest", str(SAMPLE_DUMP), "--out", positions, "--workers", "1"],
-        ["train", "--positions", positions, "--out", net, *STEPS, *SMALLEST],
+        ["train", "--positions", positions, "--out", net, *STEPS, *SMALLEST_PRESET],
         ["report", *report, "--out", str(folder / "report")],
     )
     results: dict[str, Any] = {"folder": folder}

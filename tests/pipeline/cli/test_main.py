@@ -1,4 +1,4 @@
-"""The command line: one journey from PGN to report, then every kind of mistake."""
+"""The command line: from PGN to report, the last lines of commands, and mistakes."""
 
 import json
 import os
@@ -10,11 +10,11 @@ import pytest
 
 from model.network.presets import presets
 from pipeline.cli.main import parse
-from tests.pipeline.cli.conftest import STEPS, Run, invoke
+from tests.pipeline.cli.conftest import STEPS, CommandRunner, invoke
 from tests.pipeline.datasets import dump as random_dump
 
 
-def test_the_sample_becomes_a_network_that_beats_chance_on_unseen_games(
+def test_a_network_trained_on_the_sample_beats_chance_on_unseen_games(
     journey: dict[str, Any],
 ) -> None:
     manifest, report = journey["ingest"], journey["report"]
@@ -26,40 +26,36 @@ def test_the_sample_becomes_a_network_that_beats_chance_on_unseen_games(
     assert report["positions"] == 1000
     assert report["top1"] > 1.5 * report["chance_top1"]
     assert report["top1_low"] < report["top1"] < report["top1_high"]
-    assert report["top1"] < report["top3"] < report["top5"]
-    assert 0 < report["legal_mass"] < 1
-    assert "test split" in report["rule"]
-    assert 500 < report["common_rule"]["positions"] < 1000
     for name in ("ply", "legal moves", "rating"):
         assert sum(row["positions"] for row in report["slices"][name]) == 1000
-    rows = report["slices"]["ply"]
-    mean = sum(row["positions"] * row["top1"] for row in rows) / 1000
+    mean = sum(row["positions"] * row["top1"] for row in report["slices"]["ply"]) / 1000
     assert mean == pytest.approx(report["top1"])
+    assert "test split" in report["rule"]
     folder = journey["folder"] / "report"
     assert json.loads((folder / "report.json").read_text()) == report
     assert "by legal moves" in (folder / "report.txt").read_text()
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_a_finished_run_says_so_and_changes_nothing(run: Run) -> None:
-    def times() -> dict[str, int]:
+def test_a_finished_training_is_not_changed(run: CommandRunner) -> None:
+    def read_mtimes() -> dict[str, int]:
         files = (run.folder / "net").iterdir()
         return {path.name: path.stat().st_mtime_ns for path in files if path.name != ".lock"}
 
-    before = times()
+    before = read_mtimes()
     words = ["train", "--positions", "{positions}", "--out", "{net}"]
     assert "complete already" in run.lines(*words, *STEPS)[0]
-    for less, why in (
+    for options, problem in (
         (["--steps", "30", *STEPS[2:]], "40 steps, more than 30"),
         ([*STEPS, "--set", "seed=5"], "seed was"),
     ):
-        code, _, error = run(*words, *less)
-        assert (code, why in error) == (2, True), error
-    assert times() == before
+        code, _, error = run(*words, *options)
+        assert (code, problem in error) == (2, True), error
+    assert read_mtimes() == before
 
 
-def test_commands_end_with_few_lines_and_the_next_command(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_commands_print_five_lines_and_suggest_the_next_command(
+    run: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.evaluation.render.report_page", lambda *_: b"")
     random_dump(tmp_path / "dump.pgn", 40)
@@ -74,37 +70,37 @@ def test_commands_end_with_few_lines_and_the_next_command(
     assert again[1:] == first[1:]
     for lines in (first, again, joined[-5:], reported):
         assert len(lines) == 5
-        following = shlex.split(lines[-1])
-        assert following[:2] == ["next:", "fianchetto"]
-        parse(following[2:])
+        suggestion = shlex.split(lines[-1])
+        assert suggestion[:2] == ["next:", "fianchetto"]
+        parse(suggestion[2:])
 
 
-def test_the_default_preset_and_output_of_one_process(
+def test_train_chooses_a_preset_and_only_the_first_process_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
+    calls: list[Any] = []
     card: dict[str, Any] = dict.fromkeys(("parameters", "step", "positions", "seconds"), 1)
     card |= {"message": "", "preset": {"name": "x"}, "metrics": {}, "finished": True}
 
-    def train_on(*given: Any, start: Path | None, shares: Any) -> dict[str, Any]:
-        asked.append((given[1], start))
+    def train_on(_: object, preset: str, *more: object, start: Path | None, shares: object) -> Any:
+        calls.append((preset, start))
         return card
 
+    def read_card(folder: Path) -> Any:
+        return {"preset": {"name": f"of {folder.name}"}}
+
     monkeypatch.setattr("pipeline.training.train.train_on", train_on)
-    monkeypatch.setattr(
-        "model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path.name}"}}
-    )
-    words = ["train", "--positions", "x", "--steps", "1", "--json"]
-    begun, seed = tmp_path / "begun", Path("seed")
-    begun.mkdir()
-    (begun / "checkpoint.json").touch()
-    for more in (["--out", "y"], ["--out", "y", "--start", "seed"], ["--out", str(begun)]):
-        assert json.loads(invoke(*words, *more)[1]) | {"finished": True} == card | {"out": more[1]}
-    assert asked == [("fianchetto-human", None), ("of seed", seed), ("of begun", None)]
+    monkeypatch.setattr("model.checkpoint.read_card", read_card)
+    (tmp_path / "resumed").mkdir()
+    (tmp_path / "resumed" / "checkpoint.json").touch()
+    train = ["train", "--positions", "x", "--steps", "1", "--json", "--out"]
+    for options in (["y"], ["y", "--start", "old"], [str(tmp_path / "resumed")]):
+        assert json.loads(invoke(*train, *options)[1])["out"] == options[0]
+    assert calls == [("fianchetto-human", None), ("of old", Path("old")), ("of resumed", None)]
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert invoke(*words, "--out", "y", "--preset", "bishop")[:2] == (0, "")
-    assert asked[-1] == ("bishop", None)
+    assert invoke(*train, "y", "--preset", "bishop")[:2] == (0, "")
+    assert calls[-1] == ("bishop", None)
 
 
 MISTAKES = """
@@ -126,8 +122,8 @@ finetune --checkpoint {net} --positions {positions} --out x --generations 1 --se
 
 
 @pytest.mark.parametrize("line", MISTAKES.strip().replace("\\\n", "").splitlines())
-def test_a_mistake_is_one_line_and_exit_2_before_any_work(
-    line: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_mistake_prints_one_line_exits_with_2_and_writes_no_file(
+    line: str, run: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("in the way")
@@ -139,13 +135,16 @@ def test_a_mistake_is_one_line_and_exit_2_before_any_work(
     assert os.listdir() == ["file"], "no file is created"  # noqa: PTH208
 
 
-def test_networks_are_listed_with_their_sizes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presets_lists_networks_with_their_sizes(
+    run: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = presets()["fianchetto-xs"]
     monkeypatch.setattr("model.network.presets.presets", lambda: {row.name: row})
     (listed,) = run.json("presets")["presets"]
     assert (listed["preset"], listed["parameters"]) == ("fianchetto-xs", 578_691)
-    # By hand: stem, 6 blocks of two convolutions, 64 policy planes and 16 value channels of 1x1, on
-    # 64 squares; then linear layers of gates and value. A multiply-add is two.
+    # Counted by hand: the stem, 6 blocks of two convolutions, and 1x1 convolutions to 64 policy
+    # planes and 16 value channels, on 64 squares; then the linear layers of gates and value. A
+    # multiplication with addition counts as two operations.
     convolutions = 64 * (77 * 64 * 9 + 6 * 2 * 64 * 64 * 9 + 64 * 64 + 64 * 16)
     linears = 6 * (64 * 16 + 16 * 128 + 64 * 64) + 16 * 64 * 64 + 64 * 3
     assert listed["flops"] == 2 * (convolutions + linears)

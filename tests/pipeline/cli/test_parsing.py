@@ -1,6 +1,5 @@
 """Parsing of command lines: help, options, settings, YAML files and mistakes."""
 
-import dataclasses
 import re
 import shutil
 import subprocess
@@ -10,86 +9,88 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UserError
-from pipeline.cli.commands.base import Common
+from pipeline.cli.commands.base import BaseCommand
 from pipeline.cli.main import COMMANDS, Command, parse
 from tests.pipeline.cli.conftest import invoke
 
 TRAIN = ["train", "--positions", "p", "--out", "x"]
-MOST_OPTIONS = 16
+MAX_OPTIONS = 16
 """Maximum number of options in a command's help, besides --help."""
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return what a command line prints that asks for help."""
+def read_help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return the text that a command line with --help or --version prints."""
     with pytest.raises(SystemExit) as ended:
         parse(words)
     assert not ended.value.code
     return capsys.readouterr().out
 
 
-def refusal(*words: str) -> str:
-    """Return the error of a command line."""
-    with pytest.raises(UserError) as refused:
+def read_error(*words: str) -> str:
+    """Return the error message of a command line."""
+    with pytest.raises(UserError) as error:
         parse(words)
-    return str(refused.value)
+    return str(error.value)
 
 
 def test_the_help_lists_all_commands_first_steps_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = printed(capsys, "--help")
-    assert printed(capsys) == text
+    text = read_help(capsys, "--help")
+    assert read_help(capsys) == text
     assert re.findall(r"^  ([a-z]+)  +[a-z]", text, re.MULTILINE) == list(COMMANDS)
     order = [text.index(words) for words in ("First steps:", "  fetch", "  uci", "More commands:")]
     assert order == sorted(order)
-    for status in ("0", "2", "130", "143"):
+    for status in ("0", "1", "2", "130", "143"):
         assert re.search(rf"\b{status}\b", text), "the exit statuses are explained"
-    assert printed(capsys, "--version") == f"fianchetto {version('fianchetto')}\n"
-    assert "Usage: fianchetto ingest [OPTIONS] DUMP..." in printed(capsys, "ingest", "--help")
-    assert "--against PATH,..." in printed(capsys, "report", "--help")
+    assert read_help(capsys, "--version") == f"fianchetto {version('fianchetto')}\n"
+    assert "Usage: fianchetto ingest [OPTIONS] DUMP..." in read_help(capsys, "ingest", "--help")
+    assert "--against PATH,..." in read_help(capsys, "report", "--help")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_is_a_frozen_dataclass_whose_help_fits_one_screen(
+def test_the_help_of_a_command_fits_one_screen_and_lists_all_settings(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = Command(name)
-    assert issubclass(command.cls, Common)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        object.__new__(command.cls).json = True
+    assert issubclass(command.cls, BaseCommand)
     monkeypatch.setenv("COLUMNS", "80")
-    lines = printed(capsys, name, "--help").splitlines()
+    lines = read_help(capsys, name, "--help").splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 45
-    assert sum(line.startswith("  --") for line in lines) <= MOST_OPTIONS + 1
-    all_lines = printed(capsys, name, "--help-all").splitlines()
+    assert sum(line.startswith("  --") for line in lines) <= MAX_OPTIONS + 1
+    all_lines = read_help(capsys, name, "--help-all").splitlines()
     assert max(map(len, all_lines)) <= 80
     shown = {line.split()[0] for line in all_lines if line[:1].strip()}
     assert set(command.settings) <= shown
-    assert all(setting.text for setting in command.settings.values())
+    assert all(setting.description for setting in command.settings.values())
 
 
-def test_lists_take_commas_or_a_repeated_option(tmp_path: Path) -> None:
+def test_lists_are_separated_by_commas_or_by_repeated_options(tmp_path: Path) -> None:
     for words in ("--speeds blitz,rapid", "--speeds blitz --speeds rapid"):
         command = parse(["ingest", "d.pgn", *words.split(), "--out", "x"])
         assert (command.sources, command.ingest.speeds) == (("d.pgn",), ("blitz", "rapid"))
-    odd = tmp_path / "a,b"
-    odd.mkdir()
+    with_comma = tmp_path / "a,b"
+    with_comma.mkdir()
     months = [f"datasets/positions/{2013 + at // 12}-{1 + at % 12:02}" for at in range(144)]
-    for given, wanted in (("a,b", ["a", "b"]), (str(odd), [str(odd)]), (",".join(months), months)):
+    for given, paths in (
+        ("a,b", ["a", "b"]),
+        (str(with_comma), [str(with_comma)]),
+        (",".join(months), months),
+    ):
         parsed = parse(["train", "--positions", given, "--out", "x", "--steps", "1"])
-        assert [str(path) for path in parsed.positions] == wanted
+        assert [str(path) for path in parsed.positions] == paths
     report = parse(["report", "--checkpoint", "x", "--pgn", "none", "--against", "a,b"])
     assert (report.pgn, report.against) == (None, (Path("a"), Path("b")))
 
 
-def test_a_setting_is_set_by_its_key_or_the_end_of_its_key() -> None:
+def test_a_setting_is_named_by_its_key_or_the_end_of_its_key() -> None:
     for key in ("train.ema", "ema"):
         assert parse([*TRAIN, "--steps", "5", "--set", f"{key}=0.5"]).train.ema == 0.5
     words = ["finetune", "--checkpoint", "c", "--out", "x", "--generations", "1"]
     tuned = parse([*words, "--set", "explore.search.c_puct=1.5", "--set", "seed=3"]).finetune
     assert tuned.explore.search.c_puct == 1.5
-    assert tuned.seed == 3, "the least nested of the settings of this name"
+    assert tuned.seed == 3, "the least nested setting of this name"
     assert tuned.train.frozen_norms, "other settings keep the defaults of this command"
 
 
@@ -109,17 +110,17 @@ def test_the_command_line_overrides_a_settings_file(tmp_path: Path) -> None:
     assert (settings.speeds, settings.min_elo) == (("blitz", "rapid"), 1500)
     assert settings.since == "2024-01-31"
     assert parse([*TRAIN, *config, "--minutes", "2"]).train.steps is None, "a run has one length"
-    assert "exactly one of" in refusal(*TRAIN, *config, "--minutes", "2", "--steps", "3")
+    assert "exactly one of" in read_error(*TRAIN, *config, "--minutes", "2", "--steps", "3")
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("train: {stepz: 3}", "did you mean train.steps?"),
-        ("train: 3", "train must hold settings"),
-        ("- train", "the file must hold settings"),
+        ("train: 3", "train must contain settings"),
+        ("- train", "the file must contain settings"),
         ("train: {steps: [1, 2]}", "train.steps must be a valid integer"),
-        ("train: !!python/object/apply:os.getcwd []", "train must hold settings"),
+        ("train: !!python/object/apply:os.getcwd []", "train must contain settings"),
         ("train: {steps: 1", "not a YAML file"),
         ("[" * 600, "not a YAML file"),
     ],
@@ -129,9 +130,9 @@ def test_a_mistake_in_a_file_names_the_file_and_the_key(
 ) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
-    said = refusal(*TRAIN, "--config", str(path))
-    assert said.startswith(f"{path}: ")
-    assert words in said
+    error = read_error(*TRAIN, "--config", str(path))
+    assert error.startswith(f"{path}: ")
+    assert words in error
 
 
 MISTAKES = f"""
@@ -153,18 +154,18 @@ selfplay --out x --set temp=1 | there is no setting 'temp'
 @pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
 def test_a_mistake_is_one_sentence_that_refers_to_the_help(line: str) -> None:
     words, _, expected = line.partition(" | ")
-    said = refusal(*words.split())
-    assert expected in said
-    assert "\n" not in said
-    assert re.search(r"\(see fianchetto (\w+ )?--help\)$", said)
+    error = read_error(*words.split())
+    assert expected in error
+    assert "\n" not in error
+    assert re.search(r"\(see fianchetto (\w+ )?--help\)$", error)
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_commands_options_and_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def complete(asked: str, *words: str) -> str:
-        monkeypatch.setenv("_FIANCHETTO_COMPLETE", asked)
+    def complete(request: str, *words: str) -> str:
+        monkeypatch.setenv("_FIANCHETTO_COMPLETE", request)
         monkeypatch.setenv("COMP_WORDS", " ".join(words))
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
         return invoke()[1]
@@ -172,10 +173,9 @@ def test_bash_completes_commands_options_and_values(
     script = tmp_path / "fianchetto.bash"
     script.write_text(complete("bash_source"))
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    assert "complete -o nosort" in script.read_text()
-    for words, wanted in (
+    for words, completion in (
         (["ing"], "plain,ingest"),
         (["ingest", "--sp"], "plain,--speeds"),
         (["ingest", "--planes", "c"], "plain,compact"),
     ):
-        assert wanted in complete("bash_complete", "fianchetto", *words).splitlines()
+        assert completion in complete("bash_complete", "fianchetto", *words).splitlines()

@@ -10,11 +10,11 @@ from engine.progress import Tick
 from pipeline.cli import progress
 
 STAGES = (("self-play", 1, 5), ("train", 1, 3), ("gate", 1, 4), ("gate", 2, 2))
-"""Name, first and last tick of the stages of a command."""
+"""Name, first tick and last tick of each stage of a command."""
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps its text."""
+    """A stream that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -29,13 +29,13 @@ def test_a_finished_stage_keeps_its_bar_and_elapsed_time(monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "141")
     monkeypatch.setenv("LINES", "41")
     monkeypatch.setattr(sys, "stderr", terminal)
-    with progress.bar("finetune") as show:
+    with progress.show_progress("finetune") as show:
         for name, first, total in STAGES:
             for done in range(first, total + 1):
                 clock[0] += 1.0
                 figures = {"generation": 1, "loss": 2.5} if name == "train" else {"generation": 1}
                 show(Tick(done, total, "games", figures, f"generation 1: {name}"))
-            clock[0] += 3600.0  # the stage compiles or writes, without progress
+            clock[0] += 3600.0  # the stage compiles or writes without reporting progress
     lines = terminal.getvalue().replace("\x1b[A", "").split("\n")
     assert [line.split("\r")[-1].rstrip() for line in lines if line.strip()] == [
         "finetune generation 1: self-play 100 %|██████████| 5.00 games  00:04<00:00",
@@ -45,12 +45,12 @@ def test_a_finished_stage_keeps_its_bar_and_elapsed_time(monkeypatch: pytest.Mon
     ]
 
 
-def test_without_a_terminal_a_line_is_printed_at_intervals(
+def test_without_a_terminal_a_line_is_printed_every_45_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    with progress.bar("ingest") as show:
+    with progress.show_progress("ingest") as show:
         for second in range(100):
             clock[0] = float(second)
             figures = {"positions": second * 10**5, "positions/s": 1.25e5}

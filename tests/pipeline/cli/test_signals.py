@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one line, finished work kept, and the signal as the exit status."""
+"""Ctrl-C and SIGTERM: a command prints one line, keeps its work, and exits by the signal."""
 
 import json
 import os
@@ -15,36 +15,38 @@ from typing import Any, NoReturn
 import pytest
 
 from engine.progress import Tick
-from pipeline.cli.commands.base import Interrupt, raise_interrupt
-from tests.pipeline.cli.conftest import SMALLEST, invoke
+from pipeline.cli.commands.base import StopOnSignal, raise_interrupt
+from tests.pipeline.cli.conftest import SMALLEST_PRESET, invoke
 from tests.pipeline.datasets import dump as random_dump
 from tests.waiting import drop_slow_lines
 
 
-def raise_at_first_call(
+def raise_signal_at_first_call(
     monkeypatch: pytest.MonkeyPatch, module: str, name: str, number: signal.Signals
 ) -> None:
     """Send this process a signal at the first call of a module's function."""
-    real = getattr(import_module(module), name)
+    function = getattr(import_module(module), name)
 
-    def raising(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(f"{module}.{name}", real)
+    def raise_and_call(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(f"{module}.{name}", function)
         signal.raise_signal(number)
-        return real(*arguments, **options)
+        return function(*arguments, **options)
 
-    monkeypatch.setattr(f"{module}.{name}", raising)
+    monkeypatch.setattr(f"{module}.{name}", raise_and_call)
 
 
-def test_ctrl_c_while_training_saves_and_is_the_exit_status(
+def test_ctrl_c_during_training_saves_the_weights(
     journey: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def show(tick: Tick) -> None:
-        if tick.done and not Interrupt.received_signal:
+        if tick.done and not StopOnSignal.received_signal:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("pipeline.cli.commands.base.bar", lambda _: nullcontext(show))
+    monkeypatch.setattr("pipeline.cli.commands.base.show_progress", lambda _: nullcontext(show))
     words = ["--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path)]
-    code, _, error = invoke("train", *words, *SMALLEST, "--minutes", "10", "--batch-size", "16")
+    code, _, error = invoke(
+        "train", *words, *SMALLEST_PRESET, "--minutes", "10", "--batch-size", "16"
+    )
     assert code == 128 + signal.SIGINT
     (line,) = drop_slow_lines(error).splitlines()
     assert line.endswith("saved; run the same command to continue")
@@ -53,10 +55,10 @@ def test_ctrl_c_while_training_saves_and_is_the_exit_status(
     assert not card["finished"]
 
 
-def test_ctrl_c_ends_an_ingest_that_can_be_continued(
+def test_ctrl_c_during_an_ingest_leaves_it_resumable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raise_at_first_call(monkeypatch, "pipeline.ingest.job", "part_name", signal.SIGINT)
+    raise_signal_at_first_call(monkeypatch, "pipeline.ingest.job", "part_name", signal.SIGINT)
     words = ["--out", str(tmp_path / "positions"), "--workers", "1"]
     code, _, error = invoke("ingest", str(random_dump(tmp_path / "games.pgn", 4)), *words)
     assert (code, error.count("\n")) == (128 + signal.SIGINT, 1), error
@@ -64,11 +66,13 @@ def test_ctrl_c_ends_an_ingest_that_can_be_continued(
     assert not (tmp_path / "positions" / "manifest.json").exists()
 
 
-def test_sigterm_ends_a_report_and_its_temporary_folder(
+def test_sigterm_during_a_report_deletes_its_temporary_folder(
     journey: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    raise_at_first_call(monkeypatch, "pipeline.evaluation.report", "measure_rows", signal.SIGTERM)
+    raise_signal_at_first_call(
+        monkeypatch, "pipeline.evaluation.report", "measure_rows", signal.SIGTERM
+    )
     pgn = str(random_dump(tmp_path / "games.pgn", 4))
     code, _, error = invoke("report", "--checkpoint", str(journey["folder"] / "net"), "--pgn", pgn)
     assert (code, error) == (128 + signal.SIGTERM, "fianchetto: interrupted\n")
@@ -78,16 +82,16 @@ def test_sigterm_ends_a_report_and_its_temporary_folder(
 def test_a_signal_while_torch_is_imported_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An exception would abort its C++ initialization."""
+    """An exception would abort torch's C++ initialization."""
 
-    def leave(status: int) -> NoReturn:
+    def raise_exit(status: int) -> NoReturn:
         raise SystemExit(status)
 
     torch = ModuleType("torch")
     torch.__spec__ = ModuleSpec("torch", None)
     monkeypatch.setattr(torch.__spec__, "_initializing", True, raising=False)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", raise_exit)
     with pytest.raises(SystemExit) as ended:
         raise_interrupt(signal.SIGTERM, None)
     assert ended.value.code == 128 + signal.SIGTERM

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.samples.shipped import SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 
 
@@ -18,31 +19,24 @@ def test_nothing_compiles_after_a_warmup(tmp_path: Path) -> None:
         "PYTHONPATH": str(REPOSITORY),
     }
 
-    def run(*words: str, typed: str = "") -> str:
+    def run(*words: str, stdin: str = "") -> str:
         command = [sys.executable, "-m", "pipeline", *words]
-        done = subprocess.run(
-            command,
-            env=environment,
-            input=typed,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=480,
-        )
+        options = {"capture_output": True, "text": True, "timeout": 480}
+        done = subprocess.run(command, env=environment, input=stdin, check=False, **options)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
     assert "kernels" in run("warmup")
-    sample = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
-    quiet = run("ingest", str(sample), "--out", str(tmp_path / "positions"), "--workers", "1")
-    quiet += run("uci", typed="isready\nposition startpos\ngo nodes 50\nquit\n")
-    compact = ("--planes", "compact", "--out", str(tmp_path / "compact"))
-    quiet += run("ingest", str(sample), *compact, "--workers", "1")
-    for form in ("positions", "compact"):
-        network, rows = str(tmp_path / f"net-{form}"), ["--positions", str(tmp_path / form)]
-        quiet += run("train", *rows, "--steps", "2", "--preset", "fianchetto-xs", "--out", network)
-        quiet += run("report", *rows, "--checkpoint", network, "--limit", "200")
-    assert "compiling" not in quiet
+    printed = run("uci", stdin="isready\nposition startpos\ngo nodes 50\nquit\n")
+    for planes in ("all", "compact"):
+        positions, network = str(tmp_path / planes), str(tmp_path / f"net-{planes}")
+        options = ("--planes", planes, "--workers", "1")
+        printed += run("ingest", str(SAMPLE_DUMP), "--out", positions, *options)
+        options = ("--steps", "2", "--preset", "fianchetto-xs")
+        printed += run("train", "--positions", positions, "--out", network, *options)
+        options = ("--checkpoint", network, "--limit", "200")
+        printed += run("report", "--positions", positions, *options)
+    assert "compiling" not in printed
 
 
 @pytest.mark.slow

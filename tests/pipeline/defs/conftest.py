@@ -1,5 +1,4 @@
 import functools
-import os
 import pickle
 import shutil
 import sys
@@ -12,19 +11,19 @@ import dagster as dg
 import pytest
 
 from engine.progress import Progress, never, silent
-from pipeline.cli.progress import call_with
+from pipeline.cli.progress import call_with_supported
 from pipeline.definitions import defs
 from pipeline.defs import child, first_network
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, training_set
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import DataFolder
+from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 
-ROOT = Path(__file__).parents[3]
 CHARTS = ("draw_bars", "draw_reliability", "draw_training")
-CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
-"""The assets from a dump to its report."""
-STEPS = {"minutes": 0.0, "more": {"steps": 12, "batch_size": 16, "threads": 1}}
-QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+DUMP_TO_REPORT = (dump, positions, training_set, checkpoint, accuracy_report)
+"""The assets from a dump to the accuracy report."""
+SHORT_TRAINING = {"minutes": 0.0, "more": {"steps": 12, "batch_size": 16, "threads": 1}}
+NO_CONSOLE_LOG = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @functools.cache
@@ -34,14 +33,14 @@ def definitions() -> dg.Definitions:
 
 
 def random_pgn(games: int, first: int = 140) -> str:
-    """Return games of 40 random legal moves, of which the first 60 have games in each split."""
+    """Return games of 40 random legal moves; the first 60 of them have games in each split."""
     return "".join(random_game(seed, 40) for seed in range(first, first + games))
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with one dump, `small`, and the home of an instance beside it."""
-    return prepared(tmp_path, monkeypatch)
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with one dump, `small`, beside the home of a Dagster instance."""
+    return prepare_data_folder(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -50,50 +49,43 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def prepare_data_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a data folder with the dump `small`, and point Dagster's environment to it."""
     datasets = folder / "datasets"
     (datasets / "dumps").mkdir(parents=True)
     (datasets / "dumps" / "small.pgn").write_text(random_pgn(60))
     home = folder / "home"
     home.mkdir()
-    settings = (ROOT / "dagster_home" / "dagster.yaml").read_text()
-    (home / "dagster.yaml").write_text(
-        settings.replace("poll_interval_seconds: 10", "poll_interval_seconds: 2")
-    )
+    settings = (REPOSITORY / "dagster_home" / "dagster.yaml").read_text()
+    settings = settings.replace("poll_interval_seconds: 10", "poll_interval_seconds: 2")
+    (home / "dagster.yaml").write_text(settings)
     monkeypatch.setenv("DAGSTER_HOME", str(home))
     monkeypatch.setenv("FIANCHETTO_DATASETS", str(datasets))
-    monkeypatch.setenv("PATH", f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}")
     return datasets
 
 
-def execute(
+def execute_assets(
     assets: Iterable[dg.AssetsDefinition],
     instance: dg.DagsterInstance,
     ops: dict[str, object],
     key: str | None = None,
 ) -> dg.ExecuteInProcessResult:
-    """Materialize assets and run their checks in this process, with the real definitions."""
+    """Materialize assets and run their checks, with the project's definitions."""
     config = {"ops": {name: {"config": values} for name, values in ops.items()}}
-    return (
-        definitions()
-        .resolve_job_def("__ASSET_JOB")
-        .execute_in_process(
-            config | QUIET,
-            instance=instance,
-            partition_key=key,
-            raise_on_error=False,
-            asset_selection=[asset.key for asset in assets],
-        )
-    )
+    job = definitions().resolve_job_def("__ASSET_JOB")
+    selection = [asset.key for asset in assets]
+    options = {"instance": instance, "partition_key": key, "asset_selection": selection}
+    return job.execute_in_process(config | NO_CONSOLE_LOG, raise_on_error=False, **options)
 
 
-def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
+def read_failure(result: dg.ExecuteInProcessResult, step: str) -> str:
     (event,) = [event for event in result.get_step_failure_events() if event.step_key == step]
-    said = event.step_failure_data.user_failure_data
-    return str(said.description) if said else event.step_failure_data.error_display_string
+    data = event.step_failure_data
+    user_error = data.user_failure_data
+    return str(user_error.description) if user_error else data.error_display_string
 
 
-def checks_of(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
+def read_check_results(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
 
 
@@ -103,87 +95,85 @@ def mark_materialized(instance: dg.DagsterInstance, key: str) -> None:
     instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition=key))
 
 
-def one(
+def materialize_alone(
     asset: dg.AssetsDefinition,
     instance: dg.DagsterInstance,
     options: dict[str, object],
     key: str | None = None,
 ) -> str:
-    """Materialize an asset without its checks; return the error message, "" on success."""
+    """Materialize one asset without its checks; return the error message, "" on success."""
     (name,) = asset.key.path
     result = dg.materialize(
         [asset],
         instance=instance,
         partition_key=key,
-        resources={"datasets": Datasets()},
+        resources={"datasets": DataFolder()},
         run_config={"ops": {name: {"config": options}}},
         raise_on_error=False,
     )
-    return "" if result.success else failure(result, name)
+    return "" if result.success else read_failure(result, name)
 
 
-def run_here(
+def run_in_process(
     work: Callable[..., Any], *, progress: Progress = silent, lock: Path | None = None
 ) -> Any:
-    """Do the work of a child in this process, pickled as for a child."""
+    """Call the work of a child process in this process, pickled as for a child."""
     work = pickle.loads(pickle.dumps((work, lock)))[0]
-    return call_with(work, progress=progress, stop=never)
+    return call_with_supported(work, progress=progress, stop=never)
 
 
-def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do the work of assets and checks in this process, without the charts of reports."""
-    monkeypatch.setattr(child, "run_child", run_here)
+def replace_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do the work of assets and checks in this process, and do not draw the charts of reports."""
+    monkeypatch.setattr(child, "run_child", run_in_process)
     for name in CHARTS:
         monkeypatch.setattr(f"pipeline.evaluation.charts.{name}", lambda *_, **__: "<svg/>")
 
 
 @pytest.fixture
 def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do the work in this process, without histograms, which `made` draws."""
-    work_here(monkeypatch)
-    monkeypatch.setattr("pipeline.defs.pages.pictures.histogram", lambda *_: b"")
+    """Do the work of assets and checks in this process, and draw no charts."""
+    replace_children(monkeypatch)
+    monkeypatch.setattr("pipeline.defs.pages.pictures.draw_histogram", lambda *_: b"")
 
 
 @dataclass(frozen=True)
-class Made:
-    """The data folder, instance and output of `first_network` on a small dump."""
+class NetworkRun:
+    """A run of `first_network` on a small dump: data folder, Dagster instance, printed text."""
 
     datasets: Path
     instance: dg.DagsterInstance
     output: str
 
-    def events(self, kind: dg.DagsterEventType) -> list[Any]:
-        (it,) = self.instance.get_runs()
-        return [log.dagster_event for log in self.instance.all_logs(it.run_id, of_type=kind)]
+    def events(self, event_type: dg.DagsterEventType) -> list[Any]:
+        (run,) = self.instance.get_runs()
+        entries = self.instance.all_logs(run.run_id, of_type=event_type)
+        return [entry.dagster_event for entry in entries]
 
     def metadata(self, asset: str) -> dict[str, Any]:
-        (event,) = [
-            event
-            for event in self.events(dg.DagsterEventType.ASSET_MATERIALIZATION)
-            if event.asset_key == dg.AssetKey(asset)
-        ]
-        found = event.step_materialization_data.materialization.metadata
-        return {name: value.value for name, value in found.items()}
+        events = self.events(dg.DagsterEventType.ASSET_MATERIALIZATION)
+        (event,) = [event for event in events if event.asset_key == dg.AssetKey(asset)]
+        metadata = event.step_materialization_data.materialization.metadata
+        return {name: value.value for name, value in metadata.items()}
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def network_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkRun]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
-        work_here(monkeypatch)
-        monkeypatch.setattr(first_network, "load", definitions)
+        datasets = prepare_data_folder(tmp_path_factory.mktemp("network-run"), monkeypatch)
+        replace_children(monkeypatch)
+        monkeypatch.setattr(first_network, "load_definitions", definitions)
         monkeypatch.setattr(sys, "argv", ["run", "--dump", "small", "--minutes", "0.02"])
         printed: list[str] = []
         monkeypatch.setattr(first_network, "_print", printed.append)
         assert first_network.main() == 0, printed
         instance = dg.DagsterInstance.get()
-    with instance:  # the patches have been undone for other tests
-        yield Made(datasets, instance, "\n".join(printed))
+    with instance:  # after the patches have been undone
+        yield NetworkRun(datasets, instance, "\n".join(printed))
 
 
 @pytest.fixture
-def copied(made: Made, root: Path) -> Path:
-    """A data folder with a copy of the positions and the checkpoint of `made`."""
+def filled_folder(network_run: NetworkRun, data_folder: Path) -> Path:
+    """A data folder with a copy of the positions and the checkpoint of `network_run`."""
     for name in ("positions", "checkpoints"):
-        shutil.copytree(made.datasets / name, root / name)
-    return root
+        shutil.copytree(network_run.datasets / name, data_folder / name)
+    return data_folder

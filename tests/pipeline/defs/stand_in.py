@@ -1,4 +1,4 @@
-"""Work of a child process in tests."""
+"""Functions that tests run in a child process."""
 
 import logging
 import os
@@ -14,8 +14,8 @@ from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
 
 
-def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
-    """Print, log, compile a kernel, and report progress."""
+def count_to_three(given: object, *, progress: Progress) -> Mapping[str, Any]:
+    """Print, log, compile a kernel, report progress, and return what was given."""
     import numba
 
     sys.stdout.write("a stray print\n")
@@ -23,19 +23,19 @@ def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
     numba.njit(lambda x: x + 1)(1)
     for done in range(1, 4):
         progress(Tick(done, 3, "things", {"loss": 1 / done}, "counting"))
-    return {"counted": upto}
+    return {"given": given}
 
 
-def end(how: str) -> Mapping[str, Any]:
-    if how == "refused":
-        raise UserError("the games are no games", code="taken")
-    if how == "killed":
+def fail(how: str) -> Mapping[str, Any]:
+    if how == "user error":
+        raise UserError("the folder is taken", code="taken")
+    if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ZeroDivisionError("a bug")
 
 
 def work(out: Path, stubborn: bool = False, *, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Start a worker process, and write growing numbers by atomic rename until stopped."""
+    """Start a worker process, and write growing numbers until stopped; never stop if stubborn."""
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     (out / "pids").write_text(f"{os.getpid()} {worker.pid}")
     number = 0

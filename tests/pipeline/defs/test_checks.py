@@ -1,6 +1,5 @@
-"""Asset checks: what they find, that they run alone, and that a failed one blocks later runs."""
+"""Asset checks: what they find, that they run alone, and that a failure blocks later runs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -10,37 +9,37 @@ import pytest
 from pipeline.dataset.dataset import open_manifest
 from pipeline.defs import checks
 from pipeline.defs.assets import training_set
-from pipeline.defs.resources import Datasets
-from pipeline.defs.sensor import register
+from pipeline.defs.resources import DataFolder
+from pipeline.defs.sensor import register_dumps
 from pipeline.defs.steps import require_no_failed_check
 from pipeline.validation import verify
 from tests.pipeline.defs.conftest import (
-    CHAIN,
-    QUIET,
-    STEPS,
-    checks_of,
+    DUMP_TO_REPORT,
+    NO_CONSOLE_LOG,
+    SHORT_TRAINING,
     definitions,
-    execute,
+    execute_assets,
     mark_materialized,
-    one,
+    materialize_alone,
+    read_check_results,
 )
 
 pytestmark = pytest.mark.usefixtures("without_children")
 
 
-def test_checks_run_alone_and_a_failed_one_blocks_later_runs(
-    copied: Path, instance: dg.DagsterInstance
+def test_checks_run_alone_and_a_failure_blocks_later_runs(
+    filled_folder: Path, instance: dg.DagsterInstance
 ) -> None:
-    shard = next((copied / "positions" / "small").glob("train-*.parquet"))
-    whole = shard.read_bytes()
+    shard = next((filled_folder / "positions" / "small").glob("train-*.parquet"))
+    content = shard.read_bytes()
     mark_materialized(instance, "small")
     mark_materialized(instance, "lost")
     job = definitions().resolve_job_def("verify")
 
     def verify_alone() -> dg.ExecuteInProcessResult:
-        return job.execute_in_process(QUIET, instance=instance, raise_on_error=False)
+        return job.execute_in_process(NO_CONSOLE_LOG, instance=instance, raise_on_error=False)
 
-    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     failed = verify_alone()
     assert not failed.get_asset_materialization_events()
     assert not failed.success
@@ -48,34 +47,34 @@ def test_checks_run_alone_and_a_failed_one_blocks_later_runs(
     assert "lost: " in str(event.step_failure_data.user_failure_data), "the others are verified"
     instance.delete_dynamic_partition("dumps", "lost")
     evaluations = {it.check_name: it for it in failed.get_asset_check_evaluations()}
-    assert evaluations[checks.FILES].partition == "small"
-    assert evaluations[checks.FILES].passed is False
+    assert evaluations[checks.FILES_CHECK].partition == "small"
+    assert evaluations[checks.FILES_CHECK].passed is False
     require_no_failed_check(instance, dg.AssetKey("positions"), ["other"])
-    # the failed check counts until it is executed again
-    shard.write_bytes(whole)
-    said = one(training_set, instance, {"audit": False})
-    assert said.startswith("positions of small failed the check files_match_manifest last time")
-    assert all(checks_of(verify_alone()).values())
-    assert one(training_set, instance, {"audit": False}) == ""
+    # the failure counts until the check is executed again
+    shard.write_bytes(content)
+    error = materialize_alone(training_set, instance, {"audit": False})
+    assert error.startswith("positions of small failed the check files_match_manifest last time")
+    assert all(read_check_results(verify_alone()).values())
+    assert materialize_alone(training_set, instance, {"audit": False}) == ""
 
 
 def test_a_shard_that_cannot_be_read_blocks_training(
-    copied: Path, instance: dg.DagsterInstance
+    filled_folder: Path, instance: dg.DagsterInstance
 ) -> None:
-    for shard in (copied / "positions" / "small").glob("*-*.parquet"):
+    for shard in (filled_folder / "positions" / "small").glob("*-*.parquet"):
         data = bytearray(shard.read_bytes())
         data[4:400] = bytes(396)
         shard.write_bytes(data)
-    register(instance, Datasets())
-    ops = {"positions": {"workers": 1}, "checkpoint": STEPS}
-    result = execute(CHAIN, instance, ops, "small")
+    register_dumps(instance, DataFolder())
+    ops = {"positions": {"workers": 1}, "checkpoint": SHORT_TRAINING}
+    result = execute_assets(DUMP_TO_REPORT, instance, ops, "small")
     assert not result.success
-    assert checks_of(result)[checks.FILES] is False
+    assert read_check_results(result)[checks.FILES_CHECK] is False
     assert not result.asset_materializations_for_node("checkpoint")
 
 
-def test_a_wrong_bit_in_a_row_is_found(copied: Path) -> None:
-    directory = copied / "positions" / "small"
+def test_a_wrong_value_in_any_column_of_a_row_is_found(filled_folder: Path) -> None:
+    directory = filled_folder / "positions" / "small"
     row = verify.sample_rows(open_manifest(directory), 1)[0]
     wrong = {
         "planes": bytes([row["planes"][0] ^ 1]) + row["planes"][1:],
@@ -85,7 +84,7 @@ def test_a_wrong_bit_in_a_row_is_found(copied: Path) -> None:
         "ep_file": row["ep_file"] ^ 1,
         "halfmove": row["halfmove"] + 1,
     }
-    text = (copied / "dumps" / "small.pgn").read_bytes()
+    text = (filled_folder / "dumps" / "small.pgn").read_bytes()
     game = pq.read_table(directory / "games.parquet").to_pylist()[row["game"]]
     text = text[game["offset"] : game["offset"] + game["length"]]
     assert verify.compare_row(row, text) == ""
@@ -93,35 +92,15 @@ def test_a_wrong_bit_in_a_row_is_found(copied: Path) -> None:
         assert column in verify.compare_row(row | {column: value}, text)
 
 
-def test_rows_come_from_the_beginning_of_a_large_dump(copied: Path) -> None:
-    data, read = (copied / "dumps" / "small.pgn").read_bytes(), 0
-    limit = len(data) // 3
-
-    def text() -> Iterator[bytes]:
-        nonlocal read
-        for start in range(0, len(data), 256):
-            read += 256
-            yield data[start : start + 256]
-
-    dataset = open_manifest(copied / "positions" / "small")
-    compared, problems = verify.compare_rows(dataset, [text()], 64, limit)
-    assert compared > 0
-    assert problems == []
-    assert read < 2 * limit
-
-
-def test_rows_that_were_not_compared_do_not_pass(copied: Path) -> None:
-    dataset = open_manifest(copied / "positions" / "small")
-    dataset.page["sources"][0]["damage"] = "it breaks off"
-    assert verify.compare_rows(dataset, [[]], 64) == (0, [])
-    answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
+def test_rows_that_were_not_compared_do_not_pass() -> None:
+    found = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
     for wanted, passes in ((64, False), (0, True)):
-        found = {it.check_name: it.passed for it in checks.evaluate_positions(answer, wanted)}
-        assert found[checks.ROWS] is passes
+        results = {it.check_name: it.passed for it in checks.evaluate_positions(found, wanted)}
+        assert results[checks.ROWS_CHECK] is passes
 
 
-def test_a_game_in_two_splits_is_found(copied: Path) -> None:
-    dataset = open_manifest(copied / "positions" / "small")
+def test_a_game_in_two_splits_is_found(filled_folder: Path) -> None:
+    dataset = open_manifest(filled_folder / "positions" / "small")
     manifest = dataset.page
     assert verify.find_shared_games(dataset) == []
     for entry in manifest["files"]:

@@ -13,9 +13,9 @@ from engine.progress import Tick
 from pipeline.dataset.files.columns import PLANE_FORMATS, schema
 from pipeline.defs import checks, first_network, steps
 from pipeline.defs.launchpad.forms import build_options
-from pipeline.defs.launchpad.options import OPTIONS
-from pipeline.defs.pages.metadata import CODE_VERSION, column_schema
-from pipeline.defs.resources import parse_key
+from pipeline.defs.launchpad.options import OPTIONS_BY_ASSET
+from pipeline.defs.pages.metadata import CODE_VERSION, make_column_schema
+from pipeline.defs.resources import parse_dump_key
 from pipeline.ingest.chunk import ROWS_VERSION
 from tests.pipeline.defs.conftest import definitions
 
@@ -51,18 +51,20 @@ def test_the_asset_graph() -> None:
         node, op = graph.get(key), definitions().resolve_assets_def(key).op
         kind = node.partitions_def
         assert kind is None or isinstance(kind, dg.DynamicPartitionsDefinition), "users add them"
-        by = f"by {kind.name}" if kind else "whole"
+        partitions = f"by {kind.name}" if kind else "whole"
         parents = sorted(parent.to_user_string() for parent in node.parent_keys)
-        shown = f"{key.to_user_string()} ({node.group_name}, {by}, in {op.pool or 'no pool'})"
+        shown = (
+            f"{key.to_user_string()} ({node.group_name}, {partitions}, in {op.pool or 'no pool'})"
+        )
         lines.append(f"{shown} <- {', '.join(parents) or 'nothing'}\n")
         assert node.description
         assert node.kinds
-        changing = "1" if key.path == ["dump"] else CODE_VERSION
+        version = "1" if key.path == ["dump"] else CODE_VERSION
         rows = f", rows {ROWS_VERSION}" if key.path == ["positions"] else ""
-        assert node.code_version == changing + rows, "out of date when its version changes"
+        assert node.code_version == version + rows
     assert "".join(lines) == GRAPH
-    story = definitions().resolve_job_def("first_network").all_node_defs
-    assert {op.pool for op in story} == {"network", "processor", "accelerator"}
+    ops = definitions().resolve_job_def("first_network").all_node_defs
+    assert {op.pool for op in ops} == {"network", "processor", "accelerator"}
 
 
 def test_the_asset_checks() -> None:
@@ -74,12 +76,12 @@ def test_the_asset_checks() -> None:
     ]
     assert "".join(sorted(lines)) == CHECKS
     assert all(spec.description for spec in specs)
-    alone = {
+    executed_alone = {
         key.asset_key.to_user_string()
         for key in graph.asset_check_keys
         if len(graph.get_execution_set_asset_and_check_keys(key)) == 1
     }
-    assert alone == {"positions", "checkpoint"}, "they verify files, which may change"
+    assert executed_alone == {"positions", "checkpoint"}, "their files may change"
 
 
 def test_jobs_schedules_and_sensors() -> None:
@@ -93,7 +95,7 @@ def test_jobs_schedules_and_sensors() -> None:
     assert found.executor is dg.in_process_executor
 
 
-@pytest.mark.usefixtures("root")
+@pytest.mark.usefixtures("data_folder")
 def test_make_run_prints_errors_and_failed_checks_as_one_line(
     instance: dg.DagsterInstance,
     monkeypatch: pytest.MonkeyPatch,
@@ -101,26 +103,26 @@ def test_make_run_prints_errors_and_failed_checks_as_one_line(
 ) -> None:
     found = {"files": ["x: missing"], "splits": [], "rows": [], "damage": [], "compared": 0}
     monkeypatch.setattr(dg.DagsterInstance, "get", lambda: nullcontext(instance))
-    monkeypatch.setattr(first_network, "load", definitions)
-    monkeypatch.setattr(first_network, "materialize", lambda *_: ())
-    monkeypatch.setattr(checks, "verify", lambda *_: checks.evaluate_positions(found, 0))
-    for dump, words in (("nosuch", "there is no dump 'nosuch'"), ("small", checks.FILES)):
+    monkeypatch.setattr(first_network, "load_definitions", definitions)
+    monkeypatch.setattr(first_network, "materialize_asset", lambda *_: ())
+    monkeypatch.setattr(checks, "verify_partition", lambda *_: checks.evaluate_positions(found, 0))
+    for dump, problem in (("nosuch", "there is no dump 'nosuch'"), ("small", checks.FILES_CHECK)):
         monkeypatch.setattr(sys, "argv", ["run", "--dump", dump])
         assert first_network.main() == 1
-        assert words in capsys.readouterr().out
+        assert problem in capsys.readouterr().out
 
 
 def test_launchpad_defaults_are_complete_and_in_order_of_importance() -> None:
     shown = {}
     for name in ("first_network", "__ASSET_JOB"):
         job = JobSnap.from_job_def(definitions().resolve_job_def(name))
-        described = job.config_schema_snapshot
-        top = described.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
-        shown[name] = default_values_from_type_snap(top, described)
+        schema_snap = job.config_schema_snapshot
+        root = schema_snap.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
+        shown[name] = default_values_from_type_snap(root, schema_snap)
     assert list(shown["first_network"].items()) == [
         ("games", "sample"), ("minutes", 5.0), ("start_from_embedded", True), ("report", True),
     ]  # fmt: skip
-    for asset, cls in OPTIONS.items():
+    for asset, cls in OPTIONS_BY_ASSET.items():
         form = shown["__ASSET_JOB"]["ops"][asset]["config"]
         assert list(form)[: len(cls.form)] == list(cls.form)
         assert len(cls.form) <= 5
@@ -132,20 +134,20 @@ def test_launchpad_defaults_are_complete_and_in_order_of_importance() -> None:
 def test_partition_keys_of_dump_files() -> None:
     keys = {"lichess_2013-01.pgn.zst": "lichess_2013-01", "a.b.pgn": "a.b", "x.pgn.bz2": "x"}
     keys |= {"x.pgn.zip": "x", "x.pgn.gz": "x"}
-    strange = ("x.pgn.part", ".hidden.pgn", ".pgn", "a...b.pgn", "README.md", "a\n.pgn")
-    assert {name: parse_key(Path(name)) for name in keys} == keys
-    assert not any(parse_key(Path(name)) for name in strange)
+    others = ("x.pgn.part", ".hidden.pgn", ".pgn", "a...b.pgn", "README.md", "a\n.pgn")
+    assert {name: parse_dump_key(Path(name)) for name in keys} == keys
+    assert not any(parse_dump_key(Path(name)) for name in others)
 
 
-@pytest.mark.parametrize("form", PLANE_FORMATS)
-def test_columns_of_positions_are_described(form: str) -> None:
-    made = {"planes": form, "config": {"history": 3}}
-    described = {column.name: column.description for column in column_schema(made).columns}
-    assert list(described) == schema(form, ("last_move_2", "last_move_3")).names
-    assert all(text and text.endswith(".") for text in described.values())
+@pytest.mark.parametrize("planes", PLANE_FORMATS)
+def test_the_schema_describes_every_stored_column(planes: str) -> None:
+    columns = make_column_schema({"planes": planes, "config": {"history": 3}}).columns
+    names = schema(planes, ("last_move_2", "last_move_3")).names
+    assert [column.name for column in columns] == names
+    assert all(str(column.description).endswith(".") for column in columns)
 
 
-def test_progress_is_measured_by_stage(
+def test_the_remaining_minutes_are_those_of_the_current_stage(
     monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
 ) -> None:
     clock = [1000.0]
@@ -153,24 +155,24 @@ def test_progress_is_measured_by_stage(
 
     @dg.asset
     def work(context: dg.AssetExecutionContext) -> None:
-        log = steps.log_progress(context, context.asset_key, None)
+        progress = steps.log_progress(context, context.asset_key, None)
         for stage, total in (("generation 1: self-play", 20), ("generation 1: gate", 5)):
             for done in range(total + 1):
-                log(Tick(done, total, "games", {"loss": 3.1954374}, stage))
+                progress(Tick(done, total, "games", {"loss": 3.1954374}, stage))
                 clock[0] += 60.0
 
     assert dg.materialize([work], instance=instance).success
     records = instance.fetch_observations(work.key, 1000).records[::-1]
-    seen = [
-        {name: one.value for name, one in record.asset_observation.metadata.items()}
+    logged = [
+        {name: it.value for name, it in record.asset_observation.metadata.items()}
         for record in records
         if record.asset_observation is not None
     ]
-    beginning = {"stage": "generation 1: self-play", "percent": 0.0, "loss": 3.195, "games": 0}
-    assert seen[0] == beginning
-    assert seen[10]["minutes_left"] == pytest.approx(10.0)
-    assert (seen[21]["stage"], seen[21]["percent"]) == ("generation 1: gate", 0.0)
-    assert seen[22]["minutes_left"] == pytest.approx(4.0), "of the games of this stage"
+    first = {"stage": "generation 1: self-play", "percent": 0.0, "loss": 3.195, "games": 0}
+    assert logged[0] == first
+    assert logged[10]["minutes_left"] == pytest.approx(10.0)
+    assert (logged[21]["stage"], logged[21]["percent"]) == ("generation 1: gate", 0.0)
+    assert logged[22]["minutes_left"] == pytest.approx(4.0)
     shown = steps.describe_tick(Tick(30, 120, "s", {"step": 7}), 20, 60.0)
     assert list(shown) == ["percent", "minutes_left", "step", "seconds"]
     assert steps.describe_tick(Tick(5, None, "B"), 0, 1.0) == {"bytes": 5}

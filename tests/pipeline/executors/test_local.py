@@ -14,13 +14,13 @@ from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LocalEngine, WorkerError
 from tests.conftest import REPOSITORY
 from tests.pipeline.executors import guarantees, jobs
-from tests.processes import workers_of
+from tests.processes import list_workers
 from tests.waiting import until
 
 
 def children() -> set[int]:
     """Return the ids of this process's workers."""
-    return {worker.pid for worker in workers_of()}
+    return {worker.pid for worker in list_workers()}
 
 
 @pytest.mark.parametrize("workers", [1, 2])

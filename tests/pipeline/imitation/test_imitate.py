@@ -25,7 +25,7 @@ from model.card import CARD_FILE, read_player
 from model.checkpoint import CardError, load, read_card, save, save_human_search
 from model.data.playouts import playout_rows
 from model.network.network import build
-from pipeline.cli.commands.play import default_options
+from pipeline.cli.commands.play import make_default_options
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, DumpError
@@ -186,14 +186,14 @@ def test_the_card_names_the_person_and_the_engine_plays_like_them(
     found = read_player(out)
     assert found is not None
     assert (found.names, found.rating) == ([NAME], int(np.median(ratings)))
-    options, like = default_options(out)
+    options, like = make_default_options(out)
     assert (options.style, options.temperature, options.rating) == ("policy", 1.0, found.rating)
     assert repr(NAME) in like
     assert "message" not in read_card(out)  # of a network that was trained, not of the mixture
-    assert default_options(EMBEDDED)[0].rating == 0
+    assert make_default_options(EMBEDDED)[0].rating == 0
     player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}  # no GUI has room for it
     (tmp_path / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
-    assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", default_options(tmp_path)[1])
+    assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", make_default_options(tmp_path)[1])
 
 
 def test_all_games_are_trained_on_after_the_newest_were_measured(

@@ -21,7 +21,7 @@ from pipeline.validation.verify import compare_files
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
-from tests.processes import workers_of
+from tests.processes import list_workers
 from tests.waiting import LONG
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
@@ -81,7 +81,7 @@ def test_drivers_and_workers_killed_at_random_moments(
         out = tmp_path / str(made)
         process = begin(dump, out, workers=1 + kills % 2)
         time.sleep(chance.uniform(0.02, 0.8) * seconds)
-        if pool := workers_of(process.pid):
+        if pool := list_workers(process.pid):
             victim = chance.choice(pool)
             victim.kill()
             gone, _ = psutil.wait_procs([victim], 30)
@@ -109,7 +109,7 @@ def test_a_killed_worker_changes_nothing(
 
     def kill_one(_: object) -> None:
         if not killed:
-            killed.append(workers_of()[0].pid)
+            killed.append(list_workers()[0].pid)
             os.kill(killed[0], signal.SIGKILL)
 
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=2, progress=kill_one)

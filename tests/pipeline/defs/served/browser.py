@@ -1,4 +1,4 @@
-"""Actions in the UI, in a real browser."""
+"""Actions of a user in the UI, in a real browser."""
 
 import importlib.util
 import shutil
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.defs.served.server import Server, wait
+from tests.pipeline.defs.served.server import Server, wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -20,14 +20,14 @@ MARKS = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(
-        CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)"
+        CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)"
     ),
     pytest.mark.skipif(
         importlib.util.find_spec("playwright") is None,
-        reason="there is no playwright here (pip install .[browser])",
+        reason="playwright is not installed (pip install .[browser])",
     ),
 ]
-"""Marks of the modules that need a browser."""
+"""Marks of test modules that need a browser."""
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-sync", "--disable-background-networking", "--disable-component-update"),
@@ -36,7 +36,7 @@ FLAGS = [
 
 @contextmanager
 def browsing() -> "Iterator[Page]":
-    """Open a page in a browser, and require that it has logged no error at the end."""
+    """Yield a page of a browser, and check at the end that it has logged no error."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -53,49 +53,49 @@ def browsing() -> "Iterator[Page]":
         assert not errors, errors
 
 
-def visible(page: "Page", text: str) -> "Locator":
+def find_visible(page: "Page", text: str) -> "Locator":
     return page.locator(f'text="{text}" >> visible=true').last
 
 
-def go(page: "Page", server: Server, path: str, text: str) -> None:
+def open_page(page: "Page", server: Server, path: str, text: str) -> None:
     """Open a page and wait until it shows a text."""
     page.goto(server.url + path, wait_until="domcontentloaded")
-    visible(page, text).wait_for()
+    find_visible(page, text).wait_for()
 
 
-def newest(server: Server) -> str:
-    """Return the id of the run that was launched last, "" where there is none."""
+def find_newest_run(server: Server) -> str:
+    """Return the ID of the newest run, "" if there are no runs."""
     query = "{ runsOrError(limit: 1) { ... on Runs { results { id } } } }"
     found = server.ask(query)["runsOrError"]["results"]
     return str(found[0]["id"]) if found else ""
 
 
 def wait_for_run(server: Server, before: str) -> str:
-    """Wait until another run than `before` is the newest, and return its id."""
-    return str(wait(lambda: (found := newest(server)) != before and found, 60))
+    """Wait until a run other than `before` is the newest, and return its ID."""
+    return str(wait_for(lambda: (run := find_newest_run(server)) != before and run, 60))
 
 
 def open_launchpad(page: "Page") -> None:
     """Open the launchpad from the menu; retry if the page redraws and closes the menu."""
-    from playwright.sync_api import TimeoutError as TooLate
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-    for left in reversed(range(6)):
+    for attempts_left in reversed(range(6)):
         try:
             page.locator('button:has([aria-label="arrow_drop_down"])').first.click()
-            visible(page, "Open launchpad").click(timeout=5_000)
+            find_visible(page, "Open launchpad").click(timeout=5_000)
             page.locator("text=/^Launchpad \\(configure/ >> visible=true").wait_for(timeout=10_000)
-            visible(page, "No errors").wait_for()
-        except TooLate:
-            if not left:
+            find_visible(page, "No errors").wait_for()
+        except PlaywrightTimeout:
+            if not attempts_left:
                 raise
             page.keyboard.press("Escape")
         else:
             return
 
 
-def write(page: "Page", config: str) -> None:
+def write_config(page: "Page", config: str) -> None:
     """Write the launchpad's configuration; retry if the page overwrites it with defaults."""
-    # a job's page has another editor, to search, before it
+    # the last one, because a job's page has another editor, for searching
     editor = "[...document.querySelectorAll('.CodeMirror')].at(-1).CodeMirror"
     for _ in range(10):
         page.evaluate(f"text => {editor}.setValue(text)", config)
@@ -103,8 +103,8 @@ def write(page: "Page", config: str) -> None:
         if page.evaluate(f"{editor}.getValue()") == config:
             break
     else:
-        pytest.fail("the launchpad does not keep what is written")
-    visible(page, "No errors").wait_for()
+        pytest.fail("the launchpad does not keep the configuration")
+    find_visible(page, "No errors").wait_for()
 
 
 def launch(
@@ -113,33 +113,32 @@ def launch(
     asset: str,
     config: str = "",
     partition: str = "",
-    keep: Callable[[bytes], None] = lambda taken: None,
+    keep: Callable[[bytes], None] = lambda screenshot: None,
     folder: str = "assets",
 ) -> str:
-    """Press Materialize on the page of an asset or a job, choose the partition or write the
-    configuration, and return the run's id.
+    """Press Materialize on the page of an asset or a job, and return the run's ID.
 
-    `keep` gets a picture of the launchpad.
+    Before, choose the partition, or write the configuration and give `keep` a screenshot of it.
     """
-    before = newest(server)
-    go(page, server, f"/{folder}/{asset}", asset)
+    before = find_newest_run(server)
+    open_page(page, server, f"/{folder}/{asset}", asset)
     if partition:
         page.get_by_role("button", name="Materialize").first.click()
-        visible(page, "Select a partition or create one").click()
+        find_visible(page, "Select a partition or create one").click()
         page.get_by_placeholder("Filter partitions").fill(partition)
-        visible(page, partition).click()
+        find_visible(page, partition).click()
         page.keyboard.press("Escape")
         page.locator('button:has-text("Launch")').last.click()
     else:
         open_launchpad(page)
-        write(page, config)
+        write_config(page, config)
         keep(page.screenshot())
         page.locator('button:has-text("Materialize")').last.click()
     return wait_for_run(server, before)
 
 
-def shown_pictures(page: "Page", row: str) -> list[int]:
-    """Return the widths of the pictures in a Markdown entry of the metadata."""
+def read_picture_widths(page: "Page", row: str) -> list[int]:
+    """Wait for the pictures in a Markdown entry of the metadata, and return their widths."""
     entry = page.locator(f'tr:has(:text-is("{row}")) >> visible=true').last
     widths = "it => [...it.querySelectorAll('img')].map(img => img.naturalWidth)"
-    return list(wait(lambda: (found := entry.evaluate(widths)) and all(found) and found, 30))
+    return list(wait_for(lambda: (read := entry.evaluate(widths)) and all(read) and read, 30))

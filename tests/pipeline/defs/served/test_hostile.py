@@ -1,4 +1,4 @@
-"""Hostile web pages in a real browser beside a running UI: none launches a run or changes anything.
+"""Hostile web pages, open in a real browser beside the UI, cannot launch a run or change anything.
 
 The pages come from another origin, whose name resolves to this machine, as with DNS rebinding. Each
 tries to launch the job `verify`, or to forge a materialization.
@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
-from pipeline.defs.ui import LOCATION
-from tests.pipeline.defs.conftest import prepared
+from pipeline.defs.ui import CODE_LOCATION
+from tests.pipeline.defs.conftest import prepare_data_folder
 from tests.pipeline.defs.served.browser import CHROMIUM, FLAGS, MARKS
 from tests.pipeline.defs.served.server import Server, serving
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
 pytestmark = MARKS
-EVIL = ("evil.test", "localhost")
-"""Hosts of the hostile server: another site, and the UI's own host with another port, which counts
-as the same site."""
+HOSTILE_HOSTS = ("evil.test", "localhost")
+"""Hosts of the hostile server: another site, and the same site, the UI's own host with another
+port."""
 FORGED = "/report_asset_materialization/forged"
 
 TAGS = (
@@ -42,7 +42,7 @@ TAGS = (
     '<iframe src="data:text/html,<img src=%22{quoted}%22>"></iframe>',
     '<form method=post action="{url}{forged}?metadata=%7B%22path%22%3A%22/x%22%7D"></form>{submit}',
 )
-"""Pages without scripts, except to submit a form."""
+"""Attempts without scripts, except to submit a form."""
 SUBMIT = "<script>document.forms[0].submit()</script>"
 SCRIPTS = (
     "fetch(get, {...blind, credentials: 'include', keepalive: true})",
@@ -83,17 +83,18 @@ function talk(protocol, message) {
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Serves `pages` by path, and redirects to the address after `to=`."""
+    """Serves `pages` by path, and redirects to the URL after `to=`."""
 
     pages: dict[str, str]
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        place = unquote(asked.query.removeprefix("to="))
-        self.send_response(307 if place else 200)
-        self.send_header(*("Location", place) if place else ("Content-Type", "text/html"))
+        path, target = urlsplit(self.path).path, urlsplit(self.path).query.removeprefix("to=")
+        self.send_response(307 if target else 200)
+        self.send_header(
+            *("Location", unquote(target)) if target else ("Content-Type", "text/html")
+        )
         self.end_headers()
-        self.wfile.write(self.pages.get(asked.path, "").encode())
+        self.wfile.write(self.pages.get(path, "").encode())
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -104,8 +105,8 @@ class Hostile(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hostile() -> Iterator[tuple[int, dict[str, str]]]:
-    """Serve hostile pages from a port of the loopback; yield it, and the pages by path."""
+def serve_hostile_pages() -> Iterator[tuple[int, dict[str, str]]]:
+    """Serve hostile pages on this machine; yield the port, and the pages by path."""
     handler = type("Handler", (Hostile,), {"pages": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()
@@ -116,7 +117,7 @@ def hostile() -> Iterator[tuple[int, dict[str, str]]]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        prepared(tmp_path_factory.mktemp("attacked"), monkeypatch)
+        prepare_data_folder(tmp_path_factory.mktemp("attacked"), monkeypatch)
         with serving() as server:
             yield server
 
@@ -133,28 +134,29 @@ def context() -> "Iterator[BrowserContext]":
         browser.close()
 
 
-SELECTOR = f'repositoryLocationName:"{LOCATION}",repositoryName:"__repository__",jobName:"verify"'
+SELECTOR = (
+    f'repositoryLocationName:"{CODE_LOCATION}",repositoryName:"__repository__",jobName:"verify"'
+)
 MUTATION = (
     f"mutation{{launchRun(executionParams:{{selector:{{{SELECTOR}}},runConfigData:{{}}}})"
     "{__typename}}"
 )
-"""Launches `verify`, as an attacker who has read the source would."""
+"""GraphQL that launches `verify`, as an attacker who has read the source would."""
 
 
-def changes(server: Server) -> tuple[int, int]:
+def count_changes(server: Server) -> tuple[int, int]:
     """Count the runs, and the assets with a materialization."""
     runs = "runsOrError { ... on Runs { results { id } } }"
-    found = server.ask(
-        f"{{ {runs} assetsOrError {{ ... on AssetConnection {{ nodes {{ id }} }} }} }}"
-    )
-    return len(found["runsOrError"]["results"]), len(found["assetsOrError"]["nodes"])
+    assets = "assetsOrError { ... on AssetConnection { nodes { id } } }"
+    data = server.ask(f"{{ {runs} {assets} }}")
+    return len(data["runsOrError"]["results"]), len(data["assetsOrError"]["nodes"])
 
 
 def attack(context: "BrowserContext", url: str, port: int, pages: dict[str, str]) -> int:
-    """Open every hostile page from every origin; return how many there were."""
+    """Open every hostile page from every origin, and return the number of attempts."""
     prelude = PRELUDE % json.dumps([url, MUTATION, FORGED])
     get = f"{url}/graphql?query={quote(MUTATION, safe='')}"
-    words = {
+    values = {
         "get": get,
         "quoted": quote(get, safe=""),
         "graphql": f"{url}/graphql",
@@ -164,31 +166,32 @@ def attack(context: "BrowserContext", url: str, port: int, pages: dict[str, str]
         "url": url,
         "forged": FORGED,
     }
-    every = [tag.format(**words) for tag in TAGS]
-    every += [f"<script>{prelude}\n{code}</script>" for code in SCRIPTS]
-    for number, text in enumerate(every):
-        pages[f"/{number}"] = f"<!doctype html><body>{text}"
-    places = [f"http://{host}:{port}/{number}" for host in EVIL for number in range(len(every))]
-    for place in places:
+    bodies = [tag.format(**values) for tag in TAGS]
+    bodies += [f"<script>{prelude}\n{code}</script>" for code in SCRIPTS]
+    pages |= {f"/{number}": f"<!doctype html><body>{body}" for number, body in enumerate(bodies)}
+    urls = [
+        f"http://{host}:{port}/{number}" for host in HOSTILE_HOSTS for number in range(len(bodies))
+    ]
+    for hostile_url in urls:
         page = context.new_page()
-        page.goto(place, wait_until="commit")
-        if len(context.pages) >= 12 or place == places[-1]:
+        page.goto(hostile_url, wait_until="commit")
+        if len(context.pages) >= 12 or hostile_url == urls[-1]:
             page.wait_for_timeout(2000)
-            for shown in context.pages:
-                shown.close()
-    return len(places)
+            for opened in context.pages:
+                opened.close()
+    return len(urls)
 
 
-def test_a_page_of_another_origin_launches_nothing(
+def test_a_page_of_another_origin_cannot_launch_a_run(
     server: Server, context: "BrowserContext"
 ) -> None:
-    before = changes(server)
-    with hostile() as (port, pages):
+    before = count_changes(server)
+    with serve_hostile_pages() as (port, pages):
         attempts = sum(
             attack(context, url, port, pages)
             for url in (server.url, server.url.replace("127.0.0.1", "localhost"))
         )
     assert attempts == 4 * (len(TAGS) + len(SCRIPTS))
-    assert changes(server) == before
+    assert count_changes(server) == before
     assert server.ask(MUTATION)["launchRun"]["__typename"] == "LaunchRunSuccess"
-    assert changes(server)[0] == before[0] + 1, "it would have worked"
+    assert count_changes(server)[0] == before[0] + 1, "an allowed request launches a run"

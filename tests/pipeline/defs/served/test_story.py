@@ -1,95 +1,80 @@
-"""The UI in a real browser: the form that `make ui` opens, a network, its number, and a stop; then
-the same step by step, as `make pictures` takes it."""
+"""The UI in a real browser: train by the first form, stop a run, and train step by step."""
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import shared_data
-from tests.pipeline.defs.conftest import prepared, random_pgn
-from tests.pipeline.defs.served.browser import MARKS, browsing, go, visible, wait_for_run, write
+from tests.pipeline.defs.conftest import prepare_data_folder, random_pgn
+from tests.pipeline.defs.served import browser
 from tests.pipeline.defs.served.first_hour import take_first_hour
-from tests.pipeline.defs.served.server import Server, serving, wait
+from tests.pipeline.defs.served.server import Server, serving, wait_for
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-pytestmark = MARKS
-FORM = "games: {games}\nminutes: {minutes}\nstart_from_embedded: true\nreport: true\n"
-FAILURES = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
-    ... on ExecutionStepFailureEvent { error { message stack } }
-    ... on RunCanceledEvent { error { message stack } } } } } }"""
+pytestmark = browser.MARKS
 
 
-def tell_story(page: "Page", server: Server, games: Path, keep: Callable[[str], None]) -> None:
-    """Train a first network from the home page, read its number, and stop a second one."""
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.goto(server.url, wait_until="domcontentloaded")
-    visible(page, "No errors").wait_for()
-    assert page.url.endswith("/jobs/first_network/playground")
-    keep("form.png")
-    write(page, FORM.format(games=games, minutes=0.2))
-    page.locator('button:has-text("Launch Run")').last.click()
-    run = wait_for_run(server, "")
-    server.ended(run)
-    page.goto(server.url, wait_until="domcontentloaded")
-    page.locator("text=measure_network >> visible=true").first.wait_for()
-    assert page.url.endswith(run)
+def test_a_network_is_trained_from_the_home_page_and_a_run_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        prepare_data_folder(Path(folder), monkeypatch)
+        games = Path(folder) / "mine.pgn"
+        games.write_text(random_pgn(60, first=200))
+        with serving() as server, browser.browsing() as page:
+            page.set_viewport_size({"width": 1440, "height": 900})
+            page.goto(server.url, wait_until="domcontentloaded")
+            browser.find_visible(page, "No errors").wait_for()
+            assert page.url.endswith("/jobs/first_network/playground")
+            form = f"games: {games}\nminutes: 0.2\nstart_from_embedded: true\nreport: true\n"
+            browser.write_config(page, form)
+            page.locator('button:has-text("Launch Run")').last.click()
+            run = browser.wait_for_run(server, "")
+            server.wait_until_ended(run)
+            page.goto(server.url, wait_until="domcontentloaded")
+            page.locator("text=measure_network >> visible=true").first.wait_for()
+            assert page.url.endswith(run)
+            browser.open_page(page, server, "/assets/accuracy_report", "moves_found")
+            entry = page.locator('tr:has(:text-is("moves_found")) >> visible=true').last
+            assert read_tags(server, run)["top1"] in entry.inner_text()
+            settings = "/settings#CheckpointOptions"
+            browser.open_page(page, server, settings, "train.learning_rate")
+
+            stopped = server.launch({"games": games.stem, "minutes": 30.0})
+            wait_for(lambda: is_training(server, stopped), 120)
+            server.terminate(stopped)
+            server.wait_until_ended(stopped, "CANCELED", 60)
+            page.goto(server.url, wait_until="domcontentloaded")
+            text = "text=/stopped: finished work is kept/ >> visible=true"
+            page.locator(text).first.wait_for()
+            errors = [event["error"] for event in server.failures(stopped) if event.get("error")]
+            assert errors
+            assert all(not error["stack"] for error in errors), errors
+
+
+def read_tags(server: Server, run: str) -> dict[str, str]:
     query = "query($id: ID!) { runOrError(runId: $id) { ... on Run { tags { key value } } } }"
     tags = server.ask(query, id=run)["runOrError"]["tags"]
-    (top1,) = (tag["value"] for tag in tags if tag["key"] == "top1")
-    page.wait_for_timeout(3000)
-    keep("run.png")
-    go(page, server, "/assets/accuracy_report", "moves_found")
-    shown = page.locator('tr:has(:text-is("moves_found")) >> visible=true').last
-    assert top1 in shown.inner_text()
-    page.wait_for_timeout(2000)
-    keep("report.png")
-    go(page, server, "/settings#CheckpointOptions", "train.learning_rate")
-    keep("settings.png")
-
-    form = {"games": games.stem, "minutes": 30.0}
-    stopped = server.launch(form)
-    wait(lambda: "train_network" in started_steps(server, stopped) and server.children(), 120)
-    server.terminate(stopped)
-    server.ended(stopped, "CANCELED", 60)
-    page.goto(server.url, wait_until="domcontentloaded")
-    page.locator("text=/stopped: finished work is kept/ >> visible=true").first.wait_for()
-    keep("stopped.png")
-    events = server.ask(FAILURES, id=stopped)["logsForRun"]["events"]
-    errors = [event["error"] for event in events if event.get("error")]
-    assert errors
-    assert all(not error["stack"] for error in errors), errors
+    return {tag["key"]: tag["value"] for tag in tags}
 
 
-def started_steps(server: Server, run: str) -> set[str]:
-    """Return the steps of a run that have started."""
+def is_training(server: Server, run: str) -> bool:
+    """Return whether the step `train_network` of a run has started its child process."""
     query = """query($id: ID!) { runOrError(runId: $id) { ... on Run {
         stepStats { stepKey startTime } } } }"""
     stats = server.ask(query, id=run)["runOrError"]["stepStats"]
-    return {step["stepKey"] for step in stats if step["startTime"]}
+    started = {step["stepKey"] for step in stats if step["startTime"]}
+    return "train_network" in started and bool(server.run_children())
 
 
-def test_a_first_network_and_a_stopped_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        prepared(Path(folder), monkeypatch)
-        games = Path(folder) / "mine.pgn"
-        games.write_text(random_pgn(60, first=200))
-        with serving() as server, browsing() as page:
-            tell_story(page, server, games, kept.append)
-    assert len(kept) == 5
-
-
-def test_the_first_hour_with_own_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: dict[str, bytes] = {}
+def test_a_network_is_trained_on_own_games_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    screenshots: dict[str, bytes] = {}
     games = shared_data("pgn/lichess_export_2024-05_blitz.pgn")
-    # a short path, since Dagster wraps none and widens the table for a long one
+    # a short path, because Dagster does not wrap paths, and widens the table for a long one
     with tempfile.TemporaryDirectory() as folder:
-        datasets = prepared(Path(folder), monkeypatch)
-        with serving() as server, browsing() as page:
-            take_first_hour(page, server, datasets, games, "fianchetto-xs", 0.2, kept.__setitem__)
-    assert set(kept) == {"dump-listed.png", "datasets-chosen.png", "checkpoint.png", "accuracy.png"}
+        datasets = prepare_data_folder(Path(folder), monkeypatch)
+        with serving() as server, browser.browsing() as page:
+            training = ("fianchetto-xs", 0.2)
+            take_first_hour(page, server, datasets, games, *training, screenshots.__setitem__)
+    names = {"dump-listed.png", "datasets-chosen.png", "checkpoint.png", "accuracy.png"}
+    assert set(screenshots) == names
