@@ -138,10 +138,10 @@ def feeding_rate(config: TrainConfig, positions: Path, threads: int) -> str:
     stream = Batches([positions], "train", batch_size=config.batch_size, columns=columns)
     with Prefetcher(stream.from_step(0), partial(prepare_parts, run), run.device, threads) as feed:
         for _ in range(threads + 2):
-            feed.take()
+            feed.take_parts()
         taken, began = 0, time.perf_counter()
         while time.perf_counter() - began < SECONDS:
-            feed.take()
+            feed.take_parts()
             taken += 1
         wait_for(run.device)
         seconds = time.perf_counter() - began

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.json_files import read_json
-from model.card import CARD_FILE, ONNX
+from model.card import CARD_FILE, ONNX_FILE
 from pipeline.dataset.dataset import Dataset, is_training_set
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.errors import ConfigError, FetchError
@@ -26,7 +26,7 @@ README, DATA_CARD = "README.md", "CARD.md"
 DATASETS = "datasets/"
 """Prefix of a dataset's repository, as in the hub's own addresses."""
 PULLED_NAMES = {
-    "model": re.compile(rf"{CARD_FILE}|{ONNX}|{README}|weights-[\w-]+\.safetensors", re.ASCII),
+    "model": re.compile(rf"{CARD_FILE}|{ONNX_FILE}|{README}|weights-[\w-]+\.safetensors", re.ASCII),
     "dataset": re.compile(rf"{MANIFEST}|{DATA_CARD}|{README}|[\w.-]+\.parquet", re.ASCII),
 }
 """Names of files to download, by the kind of repository; no path, so that nothing is written
@@ -55,7 +55,7 @@ def push(
         files = [
             CARD_FILE,
             card["files"]["weights"]["name"],
-            *([ONNX] if "onnx" in card["files"] else []),
+            *([ONNX_FILE] if "onnx" in card["files"] else []),
         ]
         text = model_card(card, name, license, _read_report(report))
     operations = [hub.CommitOperationAdd(file, str(folder / file)) for file in files]

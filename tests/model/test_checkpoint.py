@@ -33,9 +33,9 @@ from model.checkpoint import (
     write_atomically,
 )
 from model.data.rows import load_rows
-from model.inference.columns import AnswerError
+from model.inference.columns import NetworkOutputError
 from model.inference.evaluator import NetworkEvaluator, evaluator
-from model.network.device import OutOfMemoryError, memory_errors
+from model.network.device import OutOfMemoryError, convert_memory_errors
 from model.network.network import build
 from model.network.preset import Preset, preset_to_dict
 from tests.model.synthetic import TINY, TINY_SEED, batch
@@ -256,7 +256,7 @@ def test_an_evaluator_refuses_to_answer_with_nan_or_without_memory(
         for weight in network.parameters():
             weight.fill_(3e38)  # finite, so the file is loaded, and the answers are not
     called = NetworkEvaluator(network, device="cpu", amp="off")
-    with pytest.raises(AnswerError, match="the network tiny returned NaN or infinity"):
+    with pytest.raises(NetworkOutputError, match="the network tiny returned NaN or infinity"):
         called(batch(3)["planes"])
     monkeypatch.setattr(
         called.network, "forward", lambda *_: torch.empty(1 << 60, dtype=torch.uint8)
@@ -284,6 +284,6 @@ class PanicException(BaseException):
 def test_failed_allocations_are_recognized(
     raised: BaseException, caught: type[BaseException]
 ) -> None:
-    with pytest.raises(caught) as found, memory_errors("work", "free some"):
+    with pytest.raises(caught) as found, convert_memory_errors("work", "free some"):
         raise raised
     assert ("not enough memory for work" in str(found.value)) == (caught is OutOfMemoryError)

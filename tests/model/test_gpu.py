@@ -23,7 +23,7 @@ from model.network.presets import preset
 from model.training import step as stepping
 from model.training.config import TrainConfig
 from model.training.loop import train
-from model.training.monitor import mean_figures, read_metrics
+from model.training.monitor import mean_metrics, read_metrics
 from model.training.step import new_run, prepare_parts, take_step
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY
@@ -57,7 +57,7 @@ def losses(config: TrainConfig) -> list[float]:
     assert (run.graphs is not None and len(run.graphs.captured) > 0) == config.graphs
     run.graphs = None
     return [
-        mean_figures(torch.stack(sums[at : at + 20]).sum(0), 20 * 256)["loss"]
+        mean_metrics(torch.stack(sums[at : at + 20]).sum(0), 20 * 256)["loss"]
         for at in range(0, 200, 20)
     ]
 
@@ -87,13 +87,13 @@ def test_captured_steps_learn_as_eager_ones(seed: int) -> None:
 def test_a_step_that_cannot_be_captured_is_run_kernel_by_kernel(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    average = stepping._average
+    average = stepping._update_average
 
     def average_and_wait(run: stepping.Run) -> None:
         average(run)
         float(run.average_weight)
 
-    monkeypatch.setattr(stepping, "_average", average_and_wait)
+    monkeypatch.setattr(stepping, "_update_average", average_and_wait)
     run = new_run(CONFIG, preset("fianchetto-human"))
     parts = prepare_parts(run, some_batches()[0])
     totals = [float(take_step(run, parts, step / 8)[0]) for step in range(8)]

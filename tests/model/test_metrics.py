@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from model.metrics import Totals, output_metrics, summary
+from model.metrics import Totals, average_metrics, output_metrics
 from tests.model.synthetic import batch
 
 
@@ -41,7 +41,7 @@ def test_metrics_of_one_row_by_hand() -> None:
     assert found["expected"] == pytest.approx([0.65])
     assert found["brier"] == pytest.approx([0.35**2], rel=1e-5)
     assert found["wdl_brier"] == pytest.approx([0.5**2 + 0.3**2 + 0.2**2], rel=1e-5)
-    assert summary(found) == pytest.approx(
+    assert average_metrics(found) == pytest.approx(
         {
             "positions": 1,
             "top1": 0,
@@ -79,7 +79,7 @@ def test_totals_of_batches_equal_the_whole() -> None:
                 {name: column[part] for name, column in data.items()},
             )
         )
-    assert totals.summary() == pytest.approx(summary(output_metrics(*answer, data)))
+    assert totals.summary() == pytest.approx(average_metrics(output_metrics(*answer, data)))
     assert Totals().summary() == {"positions": 0}
 
 
@@ -87,9 +87,11 @@ def test_value_means_skip_positions_without_a_game() -> None:
     one, two = position([3], label=3, result=1), position([3], label=3, result=0)
     both = {name: np.concatenate([one[name], two[name]]) for name in one}
     given, chances = np.concatenate([logits(_3=0.0)] * 2), np.concatenate([WDL] * 2)
-    found = summary(output_metrics(given, chances, both | {"plies": np.array([40, 0], np.uint16)}))
+    found = average_metrics(
+        output_metrics(given, chances, both | {"plies": np.array([40, 0], np.uint16)})
+    )
     assert (found["positions"], found["top1"]) == (2, 1.0)
     assert (found["value_brier"], found["wdl_brier"]) == pytest.approx((0.35**2, 0.38))
-    none = summary(output_metrics(given, chances, both | {"plies": np.zeros(2, np.uint16)}))
+    none = average_metrics(output_metrics(given, chances, both | {"plies": np.zeros(2, np.uint16)}))
     assert none["top1"] == 1.0
     assert not {"value_brier", "wdl_brier"} & set(none)

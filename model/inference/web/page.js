@@ -1,4 +1,4 @@
-// The page around player.js: a board, one game against the network, no server.
+// The user interface of player.js: a board, and one game against the network, without a server.
 
 const HEADER = JSON.parse(document.getElementById("header").textContent);
 const NETWORK = readNetwork(HEADER, document.getElementById("weights").textContent);

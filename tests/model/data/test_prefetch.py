@@ -26,7 +26,7 @@ def tensors(batch: Batch) -> list[Rows]:
 
 
 def taken(feed: Prefetcher) -> int | None:
-    parts = feed.take()
+    parts = feed.take_parts()
     return None if parts is None else int(parts[0]["planes"][0])
 
 
@@ -85,7 +85,7 @@ def test_copies_on_another_stream_are_complete_when_read() -> None:
 
     with Prefetcher(numbered(6), prepare, device) as feed:
         for tensor in wanted:
-            parts = feed.take()
+            parts = feed.take_parts()
             assert parts is not None
             assert torch.equal(parts[0]["planes"].cpu(), tensor)
 

@@ -19,7 +19,13 @@ from model.data.rows import (
     training_columns,
 )
 from model.network.decoder import legal_labels
-from model.network.encoder import CONDITIONS, STEPS, count_weights, encode, encode_conditions
+from model.network.encoder import (
+    CONDITION_STEPS,
+    CONDITIONS,
+    count_condition_weights,
+    encode,
+    encode_conditions,
+)
 from model.network.network import build
 from model.network.preset import Preset
 from model.network.presets import presets
@@ -113,8 +119,8 @@ def test_padding_moves_changes_no_prediction_and_no_gradient() -> None:
 
 
 def test_unknown_values_equal_the_sentinels_of_batches() -> None:
-    assert {name: steps.unknown for name, steps in STEPS.items()} == {
-        name: BATCH_SENTINELS[name] for name in STEPS
+    assert {name: steps.unknown for name, steps in CONDITION_STEPS.items()} == {
+        name: BATCH_SENTINELS[name] for name in CONDITION_STEPS
     }
 
 
@@ -124,7 +130,7 @@ def test_conditions_interpolate_between_two_steps_or_are_unknown() -> None:
         "clock": torch.tensor([0, 1, 3, 65535, 2]),
     }
     got = encode_conditions(columns, ("elo", "clock"))
-    assert got.shape == (5, count_weights(("elo", "clock")))
+    assert got.shape == (5, count_condition_weights(("elo", "clock")))
     elo, clock = got[:, :18], got[:, 18:]
     assert elo[0].nonzero().tolist() == [[0]]
     assert elo[1, :2].tolist() == pytest.approx([0.5, 0.5])

@@ -19,7 +19,7 @@ from engine.board.movegen import MOVE_PLANES
 from engine.board.position import KING
 from engine.encoding.planes import legal_mask
 from engine.progress import Tick
-from model.card import CARD_FILE, ONNX
+from model.card import CARD_FILE, ONNX_FILE
 from model.checkpoint import (
     CheckpointBusyError,
     CheckpointError,
@@ -162,7 +162,7 @@ def test_the_exported_network_equals_the_checkpoint(traced: Path, net: Path) -> 
 def test_networks_with_other_parts_are_exported(tmp_path: Path, preset: Preset) -> None:
     net = checkpoint(tmp_path / "net", preset)
     export(net, None, playout_rows(300))
-    assert_answers_alike(net / ONNX, net)
+    assert_answers_alike(net / ONNX_FILE, net)
 
 
 @pytest.mark.slow
@@ -190,9 +190,9 @@ def test_threads_share_the_rows_of_a_batch(
     planes[1, MOVE_PLANES] = planes[1, KING]
     one, many = OnnxEvaluator(traced), OnnxEvaluator(traced, threads=4)
     answer_alike(one, evaluator(net, device="cpu", amp="off"), planes)
-    run, worked = many._on_one_thread, list[int]()
+    run, worked = many._run_session, list[int]()
     monkeypatch.setattr(
-        many, "_on_one_thread", lambda rows: (worked.append(len(rows["planes"])), run(rows))[1]
+        many, "_run_session", lambda rows: (worked.append(len(rows["planes"])), run(rows))[1]
     )
     for rows in (1, 2, 3, 40):
         worked.clear()
@@ -246,7 +246,7 @@ def test_a_network_that_differs_is_not_published(
         export(other, None, rows)
     with pytest.raises(ExportError, match=r"in 8-bit integers: .*; export it without --int8"):
         export(other, None, rows, calibration=rows)
-    assert not (other / ONNX).exists()
+    assert not (other / ONNX_FILE).exists()
 
 
 def test_players_use_the_export_only_with_the_weights_that_it_was_made_from(
@@ -255,15 +255,15 @@ def test_players_use_the_export_only_with_the_weights_that_it_was_made_from(
     export(net, None, playout_rows(20))
     quick = find_export(net)
     assert quick is not None
-    assert quick.card["step"] == 7
+    assert quick.metadata["step"] == 7
     code = "import sys; from pathlib import Path; from model.inference.onnx_evaluator import *; "
     code += "assert find_export(Path(sys.argv[1])); print('torch' in sys.modules)"
     words = [sys.executable, "-c", code, str(net)]
     ran = subprocess.run(words, capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert ran.stdout == "False\n"
-    (net / ONNX).rename(tmp_path / ONNX)
+    (net / ONNX_FILE).rename(tmp_path / ONNX_FILE)
     assert find_export(net) is None
-    (tmp_path / ONNX).rename(net / ONNX)
+    (tmp_path / ONNX_FILE).rename(net / ONNX_FILE)
     save(net, load(net)[1] | {"step": 8}, {"weights": build(FEATURED, 5).state_dict()})
     assert find_export(net) is None, "the card of other weights names no export"
 
@@ -278,16 +278,16 @@ def test_an_export_is_recorded_with_the_hash_of_its_weights(
     save_export(net, weights, b"graph")
     recorded = json.loads((net / CARD_FILE).read_text())
     digest = hashlib.sha256(b"graph").hexdigest()
-    assert recorded["files"].pop("onnx") == {"name": ONNX, "bytes": 5, "sha256": digest}
+    assert recorded["files"].pop("onnx") == {"name": ONNX_FILE, "bytes": 5, "sha256": digest}
     assert recorded == card
-    with pytest.raises(CheckpointError, match="has been saved since"):
+    with pytest.raises(CheckpointError, match="has new weights"):
         save_export(net, "0" * 64, b"other")
     with lock_directory(net), pytest.raises(CheckpointBusyError):
         save_export(net, weights, b"other")
-    assert (net / ONNX).read_bytes() == b"graph"
+    assert (net / ONNX_FILE).read_bytes() == b"graph"
 
     def kill(path: Path, data: bytes) -> None:
-        if path.name == ONNX:
+        if path.name == ONNX_FILE:
             raise KeyboardInterrupt
         write_atomically(path, data)
 

@@ -14,7 +14,7 @@ from model.network.preset import (
     Preset,
     PresetError,
     changed_fields,
-    preset_from_row,
+    preset_from_dict,
     preset_to_dict,
 )
 from model.network.presets import UnknownPresetError, preset, presets
@@ -165,7 +165,7 @@ def test_invalid_presets_are_refused_by_field(field: str, value: object, message
 @pytest.mark.parametrize("row", [None, [], {}, {"name": "x"}, preset_to_dict(TINY) | {"self": 1}])
 def test_rows_from_a_card_are_checked(row: object) -> None:
     with pytest.raises(PresetError):
-        preset_from_row(row)
+        preset_from_dict(row)
 
 
 def test_changed_fields_are_named() -> None:
@@ -180,6 +180,6 @@ def test_fields_with_a_default_may_be_missing_from_a_card() -> None:
         del row[field.name]
         if field.default is MISSING:
             with pytest.raises(PresetError, match=field.name):
-                preset_from_row(row)
+                preset_from_dict(row)
         else:
-            assert preset_from_row(row) == TINY
+            assert preset_from_dict(row) == TINY

@@ -13,7 +13,7 @@ from engine.progress import never, silent
 from model.calibration import fit_factor, scale_value, scale_wdl
 from model.checkpoint import load
 from model.inference.evaluator import NetworkEvaluator
-from model.metrics import output_metrics, summary
+from model.metrics import average_metrics, output_metrics
 from model.network.network import Network
 from model.network.preset import Preset
 from model.training.config import TrainConfig
@@ -86,7 +86,7 @@ def trained(out: Path, preset: Preset, config: TrainConfig, *, validates: bool =
 
 def brier_of(network: Network) -> float:
     answer = NetworkEvaluator(network, device="cpu", amp="off")(UNSEEN["planes"], UNSEEN)
-    return summary(output_metrics(*answer, UNSEEN))["value_brier"]
+    return average_metrics(output_metrics(*answer, UNSEEN))["value_brier"]
 
 
 CONFIG = TrainConfig(

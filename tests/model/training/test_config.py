@@ -11,10 +11,10 @@ import pytest
 from model.training.config import (
     TrainConfig,
     TrainConfigError,
-    changed_settings,
     ema_decay,
     fraction_done,
     learning_rate,
+    list_changed_settings,
     resolve_optimizer,
     total_steps,
 )
@@ -77,12 +77,12 @@ def test_the_average_forgets_initial_weights_first() -> None:
 
 def test_changes_are_named_except_lengths_and_threads() -> None:
     row = asdict(TrainConfig(minutes=2.0))
-    assert changed_settings(TrainConfig(minutes=3.0, threads=3), row) == []
-    assert changed_settings(TrainConfig(minutes=2.0, seed=1), row) == ["seed was 0, is 1"]
-    assert len(changed_settings(TrainConfig(steps=3), row)) == 2
+    assert list_changed_settings(TrainConfig(minutes=3.0, threads=3), row) == []
+    assert list_changed_settings(TrainConfig(minutes=2.0, seed=1), row) == ["seed was 0, is 1"]
+    assert len(list_changed_settings(TrainConfig(steps=3), row)) == 2
     for field in fields(TrainConfig):  # an older card was trained with the default
         older = {name: value for name, value in row.items() if name != field.name}
-        changes = changed_settings(TrainConfig(minutes=2.0), older)
+        changes = list_changed_settings(TrainConfig(minutes=2.0), older)
         assert len(changes) == (field.name == "minutes"), field.name
 
 

@@ -82,9 +82,10 @@ def destroy(real=dist.destroy_process_group):
     real()
 
 Batches.from_step, dist.destroy_process_group = from_step, destroy
-find_spike = loop.RunMonitor.find_spike
+real_spike = loop.RunMonitor.describe_spike
 for number, (name, steps, port) in enumerate(runs):
-    loop.RunMonitor.find_spike = (lambda self, loss: "a spike") if name == "spike" else find_spike
+    fake_spike = lambda self, loss: "a spike"
+    loop.RunMonitor.describe_spike = fake_spike if name == "spike" else real_spike
     os.environ |= {"MASTER_PORT": str(port)} if port else {}
     seen.clear()
     taken = 0
@@ -267,7 +268,10 @@ def test_processes_that_cannot_train_together_are_refused(
     config = TrainConfig(**SETTINGS | {"epochs": None, "steps": 1, "batch_size": 64})
     with pytest.raises(WorldError, match="has 4 microbatches of at least 16 rows"):
         new_run(config, TINY, World(0, 3, 0))
-    for rank, words in ((3, "start the processes with torchrun"), ("first", "must be numbers")):
+    for rank, words in (
+        (3, "start the processes with torchrun"),
+        ("first", "must be whole numbers"),
+    ):
         set_rank(monkeypatch, rank, 3)
         with pytest.raises(WorldError, match=words):
             read_world()

@@ -15,7 +15,7 @@ from engine.progress import silent
 from model.data import rows as rows_module
 from model.data.playouts import playout_rows
 from model.data.rows import hash_step
-from model.inference.evaluator import SIZES, NetworkEvaluator
+from model.inference.evaluator import PADDED_SIZES, NetworkEvaluator
 from model.network import graphs
 from model.network.graphs import Graphs, Inputs
 from model.network.network import build
@@ -35,9 +35,9 @@ def plain_step(run: Run, batch: Any, fraction: float) -> torch.Tensor:
     """Take a step with unpadded moves, and with numbers instead of tensors."""
     config = run.config
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "pad_moves", lambda moves, step: dict(moves))
+        patch.setattr(rows_module, "pad_rows", lambda rows, *_: rows)
         parts = prepare_parts(run, batch)
-    run.draw = hash_step(config.seed, run.step)  # type: ignore[assignment]
+    run.step_hash = hash_step(config.seed, run.step)  # type: ignore[assignment]
     totals = stepping._add_gradients(run, parts)
     nn.utils.clip_grad_norm_(run.network.parameters(), stepping.MAX_GRADIENT_NORM)
     for optimizer in run.optimizer.optimizers:
@@ -172,4 +172,4 @@ def test_padding_a_batch_does_not_change_its_evaluations(name: str) -> None:
             assert one.shape == other.shape
             assert np.allclose(one, other, atol=1e-5)
     assert padded.graphs.captured
-    assert list(SIZES) == sorted(SIZES)
+    assert list(PADDED_SIZES) == sorted(PADDED_SIZES)

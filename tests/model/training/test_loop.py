@@ -291,9 +291,9 @@ def test_with_patience_a_run_that_gets_worse_keeps_its_start(
 
 def test_a_monitor_remembers_the_lowest_and_the_best() -> None:
     config, monitor = TrainConfig(steps=1, validation_every_steps=1, patience=2), RunMonitor()
-    assert [monitor.find_spike(loss) for loss in (5.0, 3.0, 5.9)] == [None] * 3
-    assert "rose from 3.000 to 6.100" in str(monitor.find_spike(6.1))
-    assert "not finite" in str(monitor.find_spike(float("nan")))
+    assert [monitor.describe_spike(loss) for loss in (5.0, 3.0, 5.9)] == [None] * 3
+    assert "rose from 3.000 to 6.100" in str(monitor.describe_spike(6.1))
+    assert "not finite" in str(monitor.describe_spike(float("nan")))
     course = [(2.0, 0.2), (1.5, 0.2), (1.49, 0.25), (1.5, 0.2)]  # the policy, and the value
     better = [
         monitor.add_validation({"cross_entropy": policy, "calibrated_value_brier": value}, step)

@@ -36,7 +36,7 @@ def descend(module: nn.Module, optimiser: CombinedOptimizer, steps: int, first: 
     loss = torch.zeros(())
     for step in range(first, first + steps):
         module.zero_grad()
-        optimiser.set_rate(0.01 / (1 + step / 10))
+        optimiser.set_learning_rate(0.01 / (1 + step / 10))
         loss = nn.functional.cross_entropy(module(x), torch.tensor([0, 1, 2, 3, 4, 0]))
         loss.backward()
         optimiser.step()
@@ -58,9 +58,9 @@ def test_each_optimizer_learns_and_resumes_exactly(
     again = network()
     again.load_state_dict(half.state_dict())
     after = CombinedOptimizer(config, again)
-    saved = {key: tensor.clone() for key, tensor in before.tensors().items()}
-    assert saved.keys() == after.tensors().keys()
-    for key, tensor in after.tensors().items():
+    saved = {key: tensor.clone() for key, tensor in before.state_tensors().items()}
+    assert saved.keys() == after.state_tensors().keys()
+    for key, tensor in after.state_tensors().items():
         tensor.copy_(saved[key])
     descend(again, after, 3, first=4)
     for key, tensor in whole.state_dict().items():
@@ -74,7 +74,7 @@ def test_only_matrices_decay(name: OptimizerName) -> None:
     layers = {key: it for key, it in module.named_modules() if isinstance(it, LAYERS)}
     optimiser = CombinedOptimizer(replace(CONFIG, optimizer=name), module)
     before = {key: weight.detach().clone() for key, weight in module.named_parameters()}
-    optimiser.set_rate(0.01)
+    optimiser.set_learning_rate(0.01)
     for weight in module.parameters():
         weight.grad = torch.zeros_like(weight)
     optimiser.step()

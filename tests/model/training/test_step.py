@@ -8,12 +8,19 @@ import torch
 
 from engine.encoding.views import NO_LABEL
 from model.data.playouts import playout_rows
-from model.network.device import dtype_for
+from model.network.device import select_dtype
 from model.network.presets import presets
 from model.training import step as stepping
 from model.training.config import TrainConfig
-from model.training.monitor import mean_figures, validate
-from model.training.step import COLUMNS, DivergedError, Run, new_run, prepare_parts, take_step
+from model.training.monitor import mean_metrics, validate
+from model.training.step import (
+    SUMMED_METRICS,
+    DivergedError,
+    Run,
+    new_run,
+    prepare_parts,
+    take_step,
+)
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY, batch
 
@@ -69,11 +76,11 @@ def test_gradients_of_microbatches_add_up(groups: int, monkeypatch: pytest.Monke
 
 
 def test_policy_figures_are_means_over_rows_with_a_target_move() -> None:
-    sums = dict.fromkeys(COLUMNS, 8.0) | {"top1": 3.0, "legal_mass": 2.0, "known": 4.0}
-    figures = mean_figures(torch.tensor([sums[name] for name in COLUMNS]), 16)
+    sums = dict.fromkeys(SUMMED_METRICS, 8.0) | {"top1": 3.0, "legal_mass": 2.0, "known": 4.0}
+    figures = mean_metrics(torch.tensor([sums[name] for name in SUMMED_METRICS]), 16)
     losses = dict.fromkeys(("loss", "policy_loss", "value_loss"), 0.5)
     assert figures == losses | {"legal_mass": 0.5, "top1": 0.75}
-    assert mean_figures(torch.zeros(len(COLUMNS)), 16).keys() == losses.keys()
+    assert mean_metrics(torch.zeros(len(SUMMED_METRICS)), 16).keys() == losses.keys()
 
 
 @pytest.mark.parametrize("known", [0, 1])
@@ -83,7 +90,7 @@ def test_rows_without_a_move_train_networks_of_every_head(name: str, known: int)
     rows["label"][known:], rows["promotion"][known:] = NO_LABEL, 0
     rows["eval"] = np.full(16, 50, np.int16)
     run = new_run(replace(CONFIG, steps=1), small(presets()[name]))
-    figures = mean_figures(take_step(run, prepare_parts(run, rows), 0.5), 16)
+    figures = mean_metrics(take_step(run, prepare_parts(run, rows), 0.5), 16)
     assert np.isfinite(list(figures.values())).all()
     assert ("top1" in figures) == bool(known)
     assert all(bool(weight.isfinite().all()) for weight in run.network.parameters())
@@ -120,4 +127,4 @@ def test_auto_is_bf16_only_where_it_is_faster(
     monkeypatch: pytest.MonkeyPatch, amp: str, features: dict[str, object], is_bf16: bool
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
-    assert (dtype_for(amp, torch.device("cpu")) == torch.bfloat16) == is_bf16
+    assert (select_dtype(amp, torch.device("cpu")) == torch.bfloat16) == is_bf16
