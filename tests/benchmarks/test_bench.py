@@ -23,10 +23,10 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rates_are_measured(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "TURNS", 1)
+    monkeypatch.setattr(ingest, "RUNS", 1)
     monkeypatch.setattr(batches, "MIN_ROWS", 1_000)
-    monkeypatch.setattr(batches, "TURNS", 1)
-    monkeypatch.setattr(search, "TREE_GAMES", 4)
+    monkeypatch.setattr(batches, "RUNS", 1)
+    monkeypatch.setattr(search, "PARALLEL_GAMES", 4)
     figures = ingest.measure(dump, IngestConfig())
     assert figures["positions"] == figures["games"] * 60
     rates = [figures[f"{one}_positions_per_second"] for one in ("same_games", "python_chess")]
@@ -43,7 +43,7 @@ def test_planes_of_the_python_chess_reference_are_right(dump: Path) -> None:
     for move in game.mainline_moves():
         planes = np.zeros(77, dtype=np.uint64)
         legal_planes(from_board(board), planes)
-        assert (ingest._planes_by_loops(board) == unpack(planes[None])[0]).all()
+        assert (ingest._draw_planes(board) == unpack(planes[None])[0]).all()
         board.push(move)
 
 
@@ -57,8 +57,8 @@ def test_a_stream_has_whole_games_up_to_its_size(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.serial
 def test_scale_is_measured(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale, "TURNS", 1)
-    monkeypatch.setattr(scale, "SMALLEST", 100_000)
+    monkeypatch.setattr(scale, "RUNS", 1)
+    monkeypatch.setattr(scale, "SHORT_STREAM_BYTES", 100_000)
     found = scale.measure(dump, IngestConfig(planes="compact"), 300_000)
     small, large, one, two = found["runs"]
     assert all(row["positions"] == 60 * row["games"] for row in (small, large))
@@ -71,7 +71,7 @@ def test_gpu_measurements_without_time_left_are_skipped() -> None:
     report = gpu.Report(time.perf_counter() + 60)
     report.add("training", "tiny", 1, lambda size: f"{size} positions/s", 7)
     report.add("search", "tiny", 1000, lambda: "never measured")
-    assert report.table().splitlines()[2:] == [
+    assert report.to_markdown().splitlines()[2:] == [
         "| training | tiny | 7 positions/s |",
         "| search | tiny | skipped: no time left |",
     ]
