@@ -161,11 +161,11 @@ def log_wdl(value_head: str, value_BV: Tensor) -> Tensor:
     A `wdl` head outputs three logits. A `tanh` head outputs one number x: the score is tanh x, so
     the probability of a win is (1 + tanh x) / 2 and that of a draw 0. For `none`, each is 1/3.
     """
+    if value_head == "none":
+        return value_BV.new_full((value_BV.shape[0], 3), -float(np.log(3)), dtype=torch.float32)
     value_BV = value_BV.float()
     if value_head == "wdl":
         return value_BV.log_softmax(1)
-    if value_head == "none":
-        return value_BV.new_full((value_BV.shape[0], 3), -float(np.log(3)))
     win_B, loss_B = F.logsigmoid(2 * value_BV[:, 0]), F.logsigmoid(-2 * value_BV[:, 0])
     return torch.stack((win_B, torch.full_like(win_B, float("-inf")), loss_B), 1)
 
@@ -270,14 +270,6 @@ class PliesLeft(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return half-moves, in the shape of the input."""
         return F.softplus(x) * (40 / 0.6931)  # softplus(0) is log 2 = 0.6931
-
-
-class NoValue(nn.Module):
-    """Value head without outputs."""
-
-    def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Return an empty tensor `[B, 0]`."""
-        return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
 
 
 def _bottleneck(preset: Preset, channels: int) -> list[nn.Module]:

@@ -38,7 +38,7 @@ POLICY_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
 VALUE_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
     "wdl": lambda preset: decoder.value_head(preset, 3),
     "tanh": lambda preset: decoder.value_head(preset, 1),
-    "none": lambda preset: decoder.NoValue(),
+    "none": lambda preset: nn.Identity(),
 }
 
 

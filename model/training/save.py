@@ -64,7 +64,7 @@ def save_run(run: Run, out: Path, entries: Mapping[str, Any], *, finished: bool)
         "threads": torch.get_num_threads(),
         "processes": run.world.size,
         "torch": torch.__version__,
-        "commit": read_commit(),
+        "commit": _read_commit(),
     }
     tensors = {"weights": dict(run.ema.state_dict())}
     if not finished:
@@ -190,15 +190,15 @@ def _load_start_weights(start: Path, preset: Preset) -> dict[str, Tensor]:
 
 
 @cache
-def read_commit(root: Path = CODE_ROOT) -> str | None:
-    """Return a checkout's commit, with `-dirty` if tracked files have changed.
+def _read_commit() -> str | None:
+    """Return the commit of this code's checkout, with `-dirty` if tracked files have changed.
 
     Returns None without a checkout, a commit or git.
     """
-    if not (root / ".git").exists():
+    if not (CODE_ROOT / ".git").exists():
         return None
     options = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    command = ["git", "--no-optional-locks", "-C", str(root), *options]
+    command = ["git", "--no-optional-locks", "-C", str(CODE_ROOT), *options]
     try:
         process = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -38,10 +38,10 @@ from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.network.device import OutOfMemoryError, convert_memory_errors
 from model.network.network import build
 from model.network.preset import Preset, preset_to_dict
-from tests.model.synthetic import TINY, TINY_SEED, batch
+from tests.model.synthetic import TINY, TINY_TANH, batch
 from tests.processes import NOBODY
 
-BOTH = pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)
+BOTH = pytest.mark.parametrize("row", [TINY, TINY_TANH], ids=lambda row: row.name)
 
 
 class Killed(BaseException):

@@ -31,7 +31,8 @@ WDL = np.array([[0.5, 0.3, 0.2]], np.float32)
 
 
 def test_metrics_of_one_row_by_hand() -> None:
-    # Of the mass, half is on illegal label 9; among the legal 3, 100 and 4000 it is 1/8, 2/8, 5/8.
+    # half of the probability is on the illegal label 9; the legal labels 3, 100 and 4000 have 1/8,
+    # 2/8 and 5/8 of the other half
     given = logits(_3=math.log(1), _100=math.log(2), _4000=math.log(5), _9=math.log(8))
     found = output_metrics(given, WDL, position([3, 100, 4000], label=100, result=1))
     assert found["rank"].tolist() == [2]
@@ -64,22 +65,13 @@ def test_equal_logits_are_ranked_by_label() -> None:
 
 
 def test_totals_of_batches_equal_the_whole() -> None:
-    data = batch(30)
-    random = np.random.default_rng(0)
-    answer = (
-        random.normal(size=(30, 4096)).astype(np.float32),
-        random.dirichlet([1, 1, 1], 30).astype(np.float32),
-    )
-    totals = Totals()
+    data, random, totals = batch(30), np.random.default_rng(0), Totals()
+    policy = random.normal(size=(30, 4096)).astype(np.float32)
+    wdl = random.dirichlet([1, 1, 1], 30).astype(np.float32)
     for part in (slice(0, 7), slice(7, 30)):
-        totals.add(
-            output_metrics(
-                answer[0][part],
-                answer[1][part],
-                {name: column[part] for name, column in data.items()},
-            )
-        )
-    assert totals.summary() == pytest.approx(average_metrics(output_metrics(*answer, data)))
+        rows = {name: column[part] for name, column in data.items()}
+        totals.add(output_metrics(policy[part], wdl[part], rows))
+    assert totals.summary() == pytest.approx(average_metrics(output_metrics(policy, wdl, data)))
     assert Totals().summary() == {"positions": 0}
 
 
