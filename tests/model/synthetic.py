@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from model.network.preset import Preset
 from model.training import loop
@@ -74,6 +76,14 @@ def batch(rows: int, seed: int = 0) -> Batch:
     planes[:, 8] = np.choose(results + 1, [np.uint64(0), np.uint64(0xFF), ~np.uint64(0)])
     games = np.arange(rows, dtype=np.uint32)
     return {"planes": planes, "label": labels.astype(np.uint16), "result": results, "game": games}
+
+
+def perturb(network: nn.Module, scale: float, seed: int = 0) -> None:
+    """Change every parameter at random, so that layers that begin at zero have an effect."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=random))
 
 
 def stream(size: int = 16, distinct: int = 4) -> Callable[[int], Iterator[Batch]]:

@@ -33,7 +33,7 @@ from model.network.presets import presets
 from model.training.config import TrainConfig
 from model.training.targets import load_training_rows
 from pipeline.dataset.files.columns import BATCH_SENTINELS, COLUMNS, EARLIER_MOVES
-from tests.model.synthetic import TINY
+from tests.model.synthetic import TINY, perturb
 
 CPU = torch.device("cpu")
 VIEWS = (
@@ -96,9 +96,7 @@ def test_padding_moves_changes_no_prediction_and_no_gradient() -> None:
     preset = replace(TINY, view="marro13", move_features_width=8)
     batch = {name: column[:8] for name, column in rows().items()}
     network = build(preset, seed=1)
-    with torch.no_grad():  # residual branches and the comparison begin at zero
-        for parameter in network.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
+    perturb(network, 0.3)
     found = []
     for is_padded in (False, True):
         network.zero_grad()

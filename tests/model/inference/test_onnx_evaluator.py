@@ -1,5 +1,5 @@
-"""Exported networks of unknown origin: damaged files are refused before they are run, and answers
-that are not finite too."""
+"""Exported networks: damaged files are refused before they run, and so are outputs that are not
+finite."""
 
 import hashlib
 import json
@@ -35,8 +35,8 @@ def edit_files(net: Path, **entries: Any) -> None:
     (net / CARD_FILE).write_text(json.dumps(card))
 
 
-def seal(net: Path) -> None:
-    """Record the hash of the file as it is, as someone who exports a damaged network would."""
+def record_hash(net: Path) -> None:
+    """Record the hash of the present file in the card."""
     data = (net / ONNX_FILE).read_bytes()
     edit_files(
         net,
@@ -44,8 +44,7 @@ def seal(net: Path) -> None:
     )
 
 
-def flip(path: Path, seed: int) -> None:
-    """Flip eight bits."""
+def flip_eight_bits(path: Path, seed: int) -> None:
     random, data = np.random.default_rng(seed), bytearray(path.read_bytes())
     for at in random.choice(len(data), 8, replace=False):
         data[at] ^= 1 << int(random.integers(8))
@@ -53,10 +52,10 @@ def flip(path: Path, seed: int) -> None:
 
 
 def test_a_file_with_flipped_bits_is_not_run(net: Path) -> None:
-    flip(net / ONNX_FILE, 0)
-    for opened in (find_export, open_export):
+    flip_eight_bits(net / ONNX_FILE, 0)
+    for open_network in (find_export, open_export):
         with pytest.raises(OnnxError, match=r"model\.onnx does not match its hash"):
-            opened(net)
+            open_network(net)
 
 
 @pytest.mark.slow
@@ -64,20 +63,19 @@ def test_a_file_with_flipped_bits_is_not_run(net: Path) -> None:
 def test_a_file_damaged_before_its_hash_was_recorded_fails_in_one_line(
     net: Path, seed: int
 ) -> None:
-    """Nobody can tell such a file from another network; it may answer, and the answers are
-    finite."""
-    flip(net / ONNX_FILE, seed)
-    seal(net)
-    answers, reason = [], ""
+    """If the file still runs, its outputs are finite."""
+    flip_eight_bits(net / ONNX_FILE, seed)
+    record_hash(net)
+    outputs, message = [], ""
     try:
-        answers = list(open_export(net)(playout_rows(4)["planes"]))
+        outputs = list(open_export(net)(playout_rows(4)["planes"]))
     except (OnnxError, NetworkOutputError) as error:
-        reason = str(error)
-    assert "\n" not in reason
-    assert all(np.isfinite(answer).all() for answer in answers)
+        message = str(error)
+    assert "\n" not in message
+    assert all(np.isfinite(output).all() for output in outputs)
 
 
-def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
+def test_a_file_that_the_card_does_not_list_is_not_run(net: Path) -> None:
     card = json.loads((net / CARD_FILE).read_text())
     del card["files"]["onnx"]
     (net / CARD_FILE).write_text(json.dumps(card))
@@ -104,17 +102,14 @@ def test_a_wrong_entry_is_refused(net: Path, entries: Any, words: str) -> None:
         find_export(net)
 
 
-def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
+def test_a_network_that_returns_nan_is_refused(net: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
-    model = onnx.load(net / ONNX_FILE)
-    bias = next(
-        array for array in model.graph.initializer if array.name == "network.policy.0.layer.bias"
-    )
-    bias.CopyFrom(
-        onnx.numpy_helper.from_array(np.full(list(bias.dims), np.nan, np.float32), bias.name)
-    )
+    model, name = onnx.load(net / ONNX_FILE), "network.policy.0.layer.bias"
+    bias = next(array for array in model.graph.initializer if array.name == name)
+    nan = np.full(list(bias.dims), np.nan, np.float32)
+    bias.CopyFrom(onnx.numpy_helper.from_array(nan, name))
     onnx.save(model, net / ONNX_FILE)
-    seal(net)
+    record_hash(net)
     network = open_export(net)
     with pytest.raises(NetworkOutputError, match=r"model\.onnx returned NaN or infinity"):
         network(playout_rows(2)["planes"])

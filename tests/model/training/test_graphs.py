@@ -23,6 +23,7 @@ from model.training import step as stepping
 from model.training.config import OptimizerName, TrainConfig, ema_decay, learning_rate
 from model.training.step import Run, capture_steps, new_run, prepare_parts, take_step
 from tests.model.network.test_presets import small
+from tests.model.synthetic import perturb
 from tests.model.training.test_loop import after, run, weights
 
 CONFIG = TrainConfig(steps=8, batch_size=16, threads=1, amp="off", device="cpu", ema=0.9)
@@ -146,9 +147,7 @@ def test_a_function_that_cannot_be_captured_still_runs(
 @pytest.mark.parametrize("name", ["fianchetto-human", "chess-policy", "self-learning"])
 def test_padding_a_batch_does_not_change_its_evaluations(name: str) -> None:
     network = build(small(preset(name)), 0)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    perturb(network, 0.05)
     plain, padded = (NetworkEvaluator(network, device="cpu", amp="off") for _ in range(2))
     padded.graphs = Graphs(padded._forward, CPU)
     rows = playout_rows(45, seed=3)
