@@ -1,4 +1,4 @@
-"""The benchmarks run on a small dump, and their results are consistent; no time is asserted."""
+"""The benchmarks run on a small dump, and their results are consistent; no speed is asserted."""
 
 import io
 import time
@@ -27,16 +27,16 @@ def test_rates_are_measured(dump: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(batches, "MIN_ROWS", 1_000)
     monkeypatch.setattr(batches, "RUNS", 1)
     monkeypatch.setattr(search, "PARALLEL_GAMES", 4)
-    figures = ingest.measure(dump, IngestConfig())
-    assert figures["positions"] == figures["games"] * 60
-    rates = [figures[f"{one}_positions_per_second"] for one in ("same_games", "python_chess")]
-    assert figures["ratio_python_chess"] == pytest.approx(rates[0] / rates[1], rel=0.02, abs=0.06)
-    assert 20 < figures["bytes_per_position"] < 200
+    result = ingest.measure(dump, IngestConfig())
+    assert result["positions"] == result["games"] * 60
+    rates = [result[f"{one}_positions_per_second"] for one in ("same_games", "python_chess")]
+    assert result["ratio_python_chess"] == pytest.approx(rates[0] / rates[1], rel=0.02, abs=0.06)
+    assert 20 < result["bytes_per_position"] < 200
     assert min(batches.measure(dump).values()) > 0
     assert min(search.measure(moves=2, rounds=1).values()) > 0
 
 
-def test_planes_of_the_python_chess_reference_are_right(dump: Path) -> None:
+def test_the_python_chess_pipeline_computes_the_same_planes(dump: Path) -> None:
     game = chess.pgn.read_game(io.StringIO(dump.read_text()))
     assert game is not None
     board = game.board()
