@@ -193,12 +193,10 @@ def train(
     from model.training.config import DEFAULT_PRESET, TrainConfig
     from pipeline.training.train import train_on
 
+    begin = None if start is None else Path(start)
+    paths = _parse_paths("positions", positions)
     return train_on(
-        _parse_paths("positions", positions),
-        preset or DEFAULT_PRESET,
-        config or TrainConfig(),
-        Path(out),
-        start=None if start is None else Path(start),
+        paths, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin
     )
 
 

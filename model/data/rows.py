@@ -83,7 +83,7 @@ def load_rows(
     return {name: copy_to(column, device) for name, column in columns.items()}
 
 
-def pad_rows(rows: Rows, count: int, moves_step: int) -> dict[str, Tensor]:
+def pad_rows(rows: Rows, count: int, moves_step: int = EVALUATION_MOVES_STEP) -> dict[str, Tensor]:
     """Pad rows to `count` with zeros, and their legal moves to a multiple of `moves_step` per row.
 
     The network's outputs for the given rows do not change.

@@ -17,14 +17,7 @@ from torch import Tensor
 
 from model.card import read_book
 from model.checkpoint import CARD_FILE, CardError, load
-from model.data.rows import (
-    EVALUATION_MOVES_STEP,
-    Batch,
-    column_defaults,
-    copy_to,
-    load_rows,
-    pad_rows,
-)
+from model.data.rows import Batch, column_defaults, copy_to, load_rows, pad_rows
 from model.inference.columns import (
     MAX_BATCH_ROWS,
     Columns,
@@ -81,7 +74,7 @@ class NetworkEvaluator:
                 return outputs[0].cpu().numpy(), outputs[1].cpu().numpy()
             count = len(rows["planes"])
             size = PADDED_SIZES[bisect_left(PADDED_SIZES, count)]
-            padded = pad_rows(load_rows(self.preset, rows, CPU), size, EVALUATION_MOVES_STEP)
+            padded = pad_rows(load_rows(self.preset, rows, CPU), size)
             with self.lock:
                 columns = {name: copy_to(column, self.device) for name, column in padded.items()}
                 outputs = self.graphs([columns])

@@ -86,8 +86,11 @@ class Preset:
             raise PresetError(f"preset {safe_text(self.name, quote=False)}: {problem}")
 
     def _find_problem(self) -> str | None:
-        """Describe fields that do not fit together; None if all do."""
-        moves = vocabulary(self.moves)
+        """Describe fields that do not fit together; None if all do.
+
+        Raises MoveIndexError and ViewError for an unknown vocabulary or view.
+        """
+        moves, is_absolute = vocabulary(self.moves), view(self.view).absolute
         if self.block == "attention":
             if not (self.heads and self.feed_forward):
                 return "attention needs heads and feed_forward, its hidden units"
@@ -101,7 +104,7 @@ class Preset:
             return "condition needs condition_width, the number of its hidden units"
         if self.policy == "linear" and not self.policy_width:
             return "policy=linear needs policy_width"
-        if self.move_features_width and (moves.name != "marro4096" or view(self.view).absolute):
+        if self.move_features_width and (moves.name != "marro4096" or is_absolute):
             return "move features need the vocabulary marro4096 and the view of the side to move"
         if (self.policy == "factored") != moves.factored or (
             self.policy == "planes" and not moves.planes

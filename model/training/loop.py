@@ -18,7 +18,7 @@ import torch
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
 from model.calibration import describe_memorization, scale_value
-from model.checkpoint import delete_superseded
+from model.checkpoint import delete_superseded, lock_directory
 from model.data.prefetch import Prefetcher, count_threads
 from model.data.rows import Batch
 from model.network.device import (
@@ -45,7 +45,7 @@ from model.training.monitor import (
     require_tracker,
     validate,
 )
-from model.training.save import find_run_card, hold_directory, is_finished, open_run, save_run
+from model.training.save import find_run_card, is_finished, open_run, save_run
 from model.training.step import (
     SUMMED_METRICS,
     DivergedError,
@@ -128,7 +128,13 @@ def train(
     memory = convert_memory_errors(
         f"training {preset.name}", "choose a smaller norm_rows or batch_size, or free some memory"
     )
-    with memory, process_group(world, device), hold_directory(out, world, check_output):
+
+    def acquire_lock() -> None:
+        check_output()
+        lock.enter_context(lock_directory(out))
+
+    with memory, process_group(world, device), ExitStack() as lock:
+        run_on_first_process(world, acquire_lock)
         steps = total_steps(config, epoch_rows)
         card = run_on_first_process(world, lambda: find_run_card(config, preset, out, data, steps))
         if card is not None and is_finished(config, card, steps):

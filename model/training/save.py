@@ -1,8 +1,7 @@
 """Save training runs, and find and restore the run in a directory."""
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,7 @@ from model.training.config import (
     has_changed_length,
     list_changed_settings,
 )
-from model.training.distributed import World, run_on_first_process
+from model.training.distributed import World
 from model.training.monitor import RunMonitor
 from model.training.step import Run, new_run, set_reference
 
@@ -33,19 +32,6 @@ CODE_ROOT = Path(__file__).resolve().parents[2]
 
 class TrainingMismatchError(UserError):
     """The directory holds a run of another preset, configuration or data."""
-
-
-@contextmanager
-def hold_directory(out: Path, world: World, check_output: Callable[[], None]) -> Iterator[None]:
-    """Create a run's directory and hold its lock; process 0 does so for all processes."""
-    with ExitStack() as stack:
-
-        def acquire_lock() -> None:
-            check_output()
-            stack.enter_context(checkpoint.lock_directory(out))
-
-        run_on_first_process(world, acquire_lock)
-        yield
 
 
 def save_run(run: Run, out: Path, entries: Mapping[str, Any], *, finished: bool) -> dict[str, Any]:

@@ -172,13 +172,10 @@ def prepare_parts(run: Run, batch: Batch) -> list[Rows]:
     Row i goes to part i modulo the number of parts. No state that a step changes is read, so this
     may run on another thread.
     """
-    keeps_policy = run.reference is not None
     parts = []
     for number in range(run.parts):
         part = {name: column[number :: run.parts] for name, column in batch.items()}
-        parts.append(
-            load_training_rows(run.config, run.preset, part, run.device, keeps_policy=keeps_policy)
-        )
+        parts.append(load_training_rows(run.config, run.preset, part, run.device))
     return parts
 
 

@@ -2,16 +2,16 @@
 
     columns of a batch -> `resolve_targets`; `load_training_rows` also loads the network's inputs
 
-column                                         content
-label          int64 [B]        index of the move among the logits, -1 if it is not a target
-policy_moves   int64 [B, K]     indices of the target's moves, 0 in padding
-policy_shares  float32 [B, K]   their shares, which add up to one; 0 in padding
-policy_weight  float32 [B]      1, or 0 in rows without a policy target
-reference_weight  float32 [B]   1 in rows whose policy target is the starting network's policy
-value_target   float32 [B, 3]   win, draw, loss, for the side to move
-value_weight   float32 [B]      1, or 0 in rows without a value target
-plies_left     float32 [B]      half-moves to the end of the game
-plies_weight   float32 [B]      1, or 0 in rows without a game
+column                            content
+label             int64 [B]       index of the move among the logits, -1 if it is not a target
+policy_moves      int64 [B, K]    indices of the target's moves, 0 in padding
+policy_shares     float32 [B, K]  their shares, which add up to one; 0 in padding
+policy_weight     float32 [B]     1, or 0 in rows without a policy target
+reference_weight  float32 [B]     1 - policy_weight; only if a row has no policy target
+value_target      float32 [B, 3]  win, draw, loss, for the side to move
+value_weight      float32 [B]     1, or 0 in rows without a value target
+plies_left        float32 [B]     half-moves to the end of the game
+plies_weight      float32 [B]     1, or 0 in rows without a game
 
 Rows with `plies` 0 belong to no game, so their result is not a target. In searched rows, depending
 on the settings, the search's visits are the policy target, and its value the value target.
@@ -62,21 +62,15 @@ class IllegalTargetError(UserError):
 
 
 def load_training_rows(
-    config: TrainConfig,
-    preset: Preset,
-    batch: Batch,
-    device: torch.device,
-    *,
-    keeps_policy: bool = False,
+    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device
 ) -> dict[str, Tensor]:
     """Return a batch's network inputs and targets on the device.
 
-    With `keeps_policy`, rows without a policy target get a `reference_weight`. Raises
-    MissingColumnError, MoveIndexError, PlanesError, IllegalTargetError.
+    Raises MissingColumnError, MoveIndexError, PlanesError, IllegalTargetError.
     """
     require_columns(training_columns(preset), batch, f"the preset {preset.name!r}")
     visited_B, hidden = find_visited(config, batch), hidden_columns(preset)
-    columns = resolve_targets(config, preset, batch, visited_B, keeps_policy=keeps_policy)
+    columns = resolve_targets(config, preset, batch, visited_B)
     if hidden:
         columns |= {name: batch[name].astype(np.int64) for name in ("game", "ply")}
     if hidden and visited_B.any():
@@ -88,17 +82,12 @@ def load_training_rows(
 
 
 def resolve_targets(
-    config: TrainConfig,
-    preset: Preset,
-    batch: Batch,
-    visited_B: NDArray[np.bool_],
-    *,
-    keeps_policy: bool = False,
+    config: TrainConfig, preset: Preset, batch: Batch, visited_B: NDArray[np.bool_]
 ) -> Columns:
     """Return a batch's targets by the names above; `visited_B` is from `find_visited`."""
     columns = _resolve_policy(config, preset, batch, visited_B)
     columns |= _resolve_value(config, preset, batch)
-    if keeps_policy and not columns["policy_weight"].all():
+    if not columns["policy_weight"].all():
         columns["reference_weight"] = 1 - columns["policy_weight"]
     if preset.moves_left:
         left_B = batch["plies"].astype(np.float32) - batch["ply"].astype(np.float32)

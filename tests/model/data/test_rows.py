@@ -19,7 +19,6 @@ from model.data.rows import (
     load_rows,
     training_columns,
 )
-from model.network.decoder import legal_labels
 from model.network.encoder import (
     CONDITION_STEPS,
     CONDITIONS,
@@ -68,16 +67,6 @@ def test_planes_of_every_view_equal_the_engines(name: str, dtype: torch.dtype) -
         expected = counters(this_view, rows())[:, :, None, None].repeat(8, 2).repeat(8, 3)
         found = planes[:, binary.shape[1] :].float().numpy()
         assert np.allclose(found, expected, atol=1e-2 if dtype == torch.bfloat16 else 1e-7)
-
-
-def test_a_bit_lands_on_its_square() -> None:
-    planes = np.zeros((1, 77), np.uint64)
-    planes[0, 0] = 1 << 0 | 1 << 15 | 1 << 63
-    planes[0, 13 + 5] = 1 << 10
-    columns = load_rows(TINY, {"planes": planes}, CPU)
-    pictures = encode(TINY, columns).planes
-    assert pictures[0, 0].nonzero().tolist() == [[0, 0], [1, 7], [7, 7]]
-    assert legal_labels(columns["planes"])[0].nonzero().tolist() == [[5 * 64 + 10]]
 
 
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)

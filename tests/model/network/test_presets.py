@@ -67,17 +67,13 @@ def rows() -> dict[str, Any]:
 
 
 @EVERY
-def test_shapes_and_parameters_are_as_published_and_gradients_reach_all(row: Preset) -> None:
+def test_shapes_and_numbers_of_parameters_are_as_published(row: Preset) -> None:
     with torch.device("meta"):
         network = Network(row)
         logits, wdl, left = network(blank_rows(row, 2, 30))
         assert logits.shape == (2, vocabulary(row.moves).size)
         assert wdl.shape == (2, 3)
         assert (None if left is None else left.shape) == ((2,) if row.moves_left else None)
-        total = logits.sum() + wdl[:, [0, 2]].sum() + (0.0 if left is None else left.sum())
-        total.backward()
-        without_gradient = [name for name, one in network.named_parameters() if one.grad is None]
-    assert without_gradient == []
     count = count_parameters(network)
     low, high = PARAMETERS.get(row.name, (1, count))
     assert low <= count <= high

@@ -155,8 +155,7 @@ def test_losses_and_gradients_equal_the_reference(name: str, option: str) -> Non
     wdl = log_wdl(preset.value, torch.randn(ROWS, outputs, generator=random))
     left = 60 * torch.rand(ROWS, generator=random) if preset.moves_left else None
     reference = torch.randn(ROWS, size, generator=random) if config.teach == "value" else None
-    visited = find_visited(config, batch)
-    columns = resolve_targets(config, preset, batch, visited, keeps_policy=reference is not None)
+    columns = resolve_targets(config, preset, batch, find_visited(config, batch))
     rows = {column: to_tensor(values) for column, values in columns.items()}
     legal, prediction = legal_labels(to_bytes(batch["planes"]), size), Prediction(logits, wdl, left)
     losses = row_losses(config, preset.value, prediction, rows, legal, reference)["loss"]
