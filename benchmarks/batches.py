@@ -18,7 +18,7 @@ RUNS = 2
 """Measurements of each storage form; the fastest counts, since machines are shared."""
 
 
-def _stream_rate(positions: Path) -> float:
+def _measure_reading(positions: Path) -> float:
     """Read shuffled batches and return rows per second.
 
     At least an epoch and MIN_ROWS are read. Timing starts once both memory blocks are filled,
@@ -42,7 +42,7 @@ def measure(pgn: Path) -> dict[str, Any]:
             ingest([str(pgn)], positions, IngestConfig(planes=form), workers=1)
         rates = dict.fromkeys(PLANE_FORMATS, 0.0)
         for form in PLANE_FORMATS * RUNS:
-            rates[form] = max(rates[form], _stream_rate(forms[form]))
+            rates[form] = max(rates[form], _measure_reading(forms[form]))
     return {
         "positions_per_second": round(rates["all"]),
         "compact_positions_per_second": round(rates["compact"]),

@@ -42,8 +42,8 @@ from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import SAMPLE_DUMP
 from pipeline.training.train import select_columns, train_on
 
-MINUTES = 8.0
-PRESETS = ("fianchetto-human", "fianchetto-m")
+DEFAULT_MINUTES = 8.0
+TRAINED_PRESETS = ("fianchetto-human", "fianchetto-m")
 """Presets to train; on a GPU, those with attention blocks are added."""
 MEASURED_SECONDS = 3.0
 """Seconds of one measurement, after its warm-up steps."""
@@ -137,7 +137,7 @@ def measure_training(config: TrainConfig, name: str, batches: list[Batch]) -> st
 
 def measure_feeding(config: TrainConfig, positions: Path, threads: int) -> str:
     """Read and prepare batches on threads, and return the speed."""
-    run = new_run(config, preset(PRESETS[0]))
+    run = new_run(config, preset(TRAINED_PRESETS[0]))
     columns = select_columns(config, run.preset)
     stream = Batches([positions], "train", batch_size=config.batch_size, columns=columns)
     prepare = partial(prepare_parts, run)
@@ -155,7 +155,7 @@ def measure_feeding(config: TrainConfig, positions: Path, threads: int) -> str:
 
 def measure_train_command(config: TrainConfig, positions: Path, out: Path) -> str:
     """Train as the command does; return the speed and the share of time waiting for batches."""
-    train_on([positions], PRESETS[0], config, out)
+    train_on([positions], TRAINED_PRESETS[0], config, out)
     lines = [line for line in read_metrics(out) if "data_wait" in line][-3:]
     names = ("positions_per_second", "data_wait")
     speed, wait = (mean(line[name] for line in lines) for name in names)
@@ -164,7 +164,7 @@ def measure_train_command(config: TrainConfig, positions: Path, out: Path) -> st
 
 def measure_evaluation(device: torch.device, batch: Batch, uses_graphs: bool) -> str:
     """Evaluate the same batch repeatedly, and return the speed."""
-    evaluate = NetworkEvaluator(build(preset(PRESETS[0]), 0), device=device.type)
+    evaluate = NetworkEvaluator(build(preset(TRAINED_PRESETS[0]), 0), device=device.type)
     if not uses_graphs:
         evaluate.graphs = None
     for _ in range(5):
@@ -186,7 +186,7 @@ def measure_searches(device: str, processes: int, games: int) -> str:
 def search_in_process(device: str, games: int) -> float:
     """Return the simulations per second of this process."""
     torch.set_num_threads(1)
-    evaluate = NetworkEvaluator(build(preset(PRESETS[0]), 0), device=device)
+    evaluate = NetworkEvaluator(build(preset(TRAINED_PRESETS[0]), 0), device=device)
     return measure_search(10, games, evaluate, time.perf_counter)
 
 
@@ -200,12 +200,12 @@ def ingest_sample(out: Path) -> str:
 
 def measure_all(report: Report, device: torch.device, folder: Path) -> None:
     """Add all measurements, the most important ones first."""
-    is_gpu, human, positions = device.type == "cuda", PRESETS[0], folder / "positions"
+    is_gpu, human, positions = device.type == "cuda", TRAINED_PRESETS[0], folder / "positions"
     report.add("tests", device.type, 60, run_tests, device)
     report.add("ingest", SAMPLE_DUMP.name, 0, ingest_sample, positions)
     sizes = (2048, 512, 8192) if is_gpu else (64,)
     attention = [name for name, row in presets().items() if str(row.block) == "attention"]
-    names = [*PRESETS, *attention] if is_gpu else [human]
+    names = [*TRAINED_PRESETS, *attention] if is_gpu else [human]
     config = TrainConfig(steps=10**6, batch_size=sizes[0], device="cuda" if is_gpu else "cpu")
     columns = {column for name in names for column in select_columns(config, preset(name))}
     stream = Batches([positions], "train", batch_size=max(sizes), columns=sorted(columns))
@@ -243,7 +243,9 @@ def measure_all(report: Report, device: torch.device, folder: Path) -> None:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--minutes", default=MINUTES, help="Minutes until which measurements must end.")
+@click.option(
+    "--minutes", default=DEFAULT_MINUTES, help="Minutes until which measurements must end."
+)
 def main(minutes: float) -> None:
     """Check and measure this machine's GPU."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

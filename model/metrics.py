@@ -124,5 +124,5 @@ class Totals:
 
 
 def average_metrics(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """Average the metrics of rows, as `Totals` does."""
+    """Return the means of the metrics of rows, as `Totals.summary` does."""
     return Totals().add(metrics).summary()

@@ -68,7 +68,7 @@ def evaluate_in_batches(
 
 
 def check_outputs(outputs: Outputs, planes_BP: NDArray[np.uint64], network: str) -> None:
-    """Raise NetworkOutputError for wrong shapes or values; illegal moves may have -inf."""
+    """Raise NetworkOutputError for a wrong shape, NaN or infinity; illegal moves may have -inf."""
     logits_BL, wdl_B3 = outputs
     if logits_BL.shape != (len(planes_BP), LABELS) or wdl_B3.shape != (len(planes_BP), 3):
         raise NetworkOutputError(

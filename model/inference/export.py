@@ -85,8 +85,8 @@ def _make_shift_translations() -> dict[Any, Any]:
     }
 
 
-def _write_graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
-    """Trace the network and write it as ONNX, with `card` as its metadata."""
+def _write_graph(network: Network, metadata: Mapping[str, Any], path: Path) -> None:
+    """Trace the network and write it as ONNX, with this metadata."""
     import onnx
 
     # two rows, because the exporter treats sizes of 1 as constants
@@ -112,7 +112,7 @@ def _write_graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     model = program.model_proto
     for item in (model.graph, *model.graph.node, *model.graph.value_info):
         item.ClearField("metadata_props")  # stack traces with this machine's paths
-    onnx.helper.set_model_props(model, {METADATA_KEY: json.dumps(card)})
+    onnx.helper.set_model_props(model, {METADATA_KEY: json.dumps(metadata)})
     with add_path_to_errors(path):
         path.write_bytes(model.SerializeToString())
 

@@ -72,7 +72,7 @@ class Norm(nn.BatchNorm2d):
             tensor.repeat(self.groups)
             for tensor in (self.running_mean, self.running_var, self.weight, self.bias)
         )
-        # fold the groups into the channels
+        # the channels of all groups become separate channels of one batch norm
         grouped = x_BCYX.reshape(batch // self.groups, self.groups * channels, *board)
         y = F.batch_norm(
             grouped, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps

@@ -65,7 +65,9 @@ class Graphs:
                 self.seen.add(call)
                 return self._call_on_stream(inputs)
             try:
-                self.captured[key] = self._capture(inputs)  # waits until no graph runs
+                self.captured[key] = self._capture(
+                    inputs
+                )  # a capture first waits for running graphs
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:

@@ -98,6 +98,7 @@ class Network(nn.Module):
     def _trunk(
         self, stem: nn.Module, blocks: nn.Module, planes_BPYX: Tensor, films: Any, moves: Any
     ) -> Tensor:
+        """Return a trunk's output; `films` are scales and shifts after the stem and the blocks."""
         x_BCYX: Tensor = stem(planes_BPYX)
         if moves:
             x_BCYX = self.move_feature_stem(x_BCYX, moves)

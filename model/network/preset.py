@@ -88,7 +88,7 @@ class Preset:
     def _find_problem(self) -> str | None:
         """Describe fields that do not fit together; None if all do.
 
-        Raises MoveIndexError and ViewError for an unknown vocabulary or view.
+        Raises UnknownVocabularyError and UnknownViewError.
         """
         moves, is_absolute = vocabulary(self.moves), view(self.view).absolute
         if self.block == "attention":

@@ -57,8 +57,10 @@ from model.training.step import (
 
 LOG = logging.getLogger(__name__)
 
-Batches = Callable[[int], Iterator[Batch]]
-Validation = Callable[[], Iterator[Batch]]
+OpenBatches = Callable[[int], Iterator[Batch]]
+"""Opens a stream of batches at a step."""
+OpenValidation = Callable[[], Iterator[Batch]]
+"""Opens the batches of a validation."""
 
 TICK_SECONDS = 0.5
 """Minimum number of seconds between two progress reports."""
@@ -92,10 +94,10 @@ class TrainingDataError(UserError):
 def train(
     config: TrainConfig,
     preset: Preset,
-    open_batches: Batches,
+    open_batches: OpenBatches,
     out: Path,
     *,
-    validation: Validation | None,
+    validation: OpenValidation | None,
     data: Mapping[str, Any],
     progress: Progress,
     stop: Stop,
@@ -169,7 +171,7 @@ class Loop:
         run: Run,
         out: Path,
         card: dict[str, Any] | None,
-        validation: Validation | None,
+        validation: OpenValidation | None,
         data: Mapping[str, Any],
         progress: Progress,
         stop: Stop,
@@ -197,7 +199,7 @@ class Loop:
         self.last_validation_seconds = 1.0
         self.saved_at = self.ticked_at = time.perf_counter()
 
-    def train(self, open_batches: Batches) -> dict[str, Any]:
+    def train(self, open_batches: OpenBatches) -> dict[str, Any]:
         """Train until the run is finished or stopped, and return its card with a message."""
         run = self.run
         with ExitStack() as opened:

@@ -184,18 +184,18 @@ def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
     gram_NSS = torch.stack([x_SC @ x_SC.mT for x_SC in wide])
     squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=MIN_NORM**2)
     gram_NSS = gram_NSS / squared_N11
-    factor_NSS = _compute_factor(gram_NSS)
+    factor_NSS = _compute_factors(gram_NSS)
     product_NSS = factor_NSS / squared_N11.sqrt()
     for _ in range(MUON_ITERATIONS - 1):
         # the matrices are polynomials of one Gram matrix, so the order of products does not matter
         gram_NSS = factor_NSS @ (factor_NSS @ gram_NSS)
-        factor_NSS = _compute_factor(gram_NSS)
+        factor_NSS = _compute_factors(gram_NSS)
         product_NSS = factor_NSS @ product_NSS
     steps = [product_SS @ x_SC for product_SS, x_SC in zip(product_NSS, wide, strict=True)]
     return [y.mT if y.shape != x.shape else y for y, x in zip(steps, matrices, strict=True)]
 
 
-def _compute_factor(gram_NSS: Tensor) -> Tensor:
+def _compute_factors(gram_NSS: Tensor) -> Tensor:
     """Return the matrices that an iteration multiplies by, given the current Gram matrices."""
     a, b, c = MUON_COEFFICIENTS
     identity_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
