@@ -1,14 +1,13 @@
 """The benchmarks run on a small dump, and their results are consistent; no speed is asserted."""
 
 import io
-import time
 from pathlib import Path
 
 import chess.pgn
 import numpy as np
 import pytest
 
-from benchmarks import batches, gpu, ingest, scale, search
+from benchmarks import batches, ingest, scale, search
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board
 from engine.encoding.planes import unpack
@@ -65,13 +64,3 @@ def test_scale_is_measured(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert large["games"] == pytest.approx(3 * small["games"], rel=0.1)
     assert found["memory_ratio"] == pytest.approx(large["peak_mib"] / small["peak_mib"], rel=0.02)
     assert one["games"] == two["games"] == large["games"]
-
-
-def test_gpu_measurements_without_time_left_are_skipped() -> None:
-    report = gpu.Report(time.perf_counter() + 60)
-    report.add("training", "tiny", 1, lambda size: f"{size} positions/s", 7)
-    report.add("search", "tiny", 1000, lambda: "never measured")
-    assert report.to_markdown().splitlines()[2:] == [
-        "| training | tiny | 7 positions/s |",
-        "| search | tiny | skipped: no time left |",
-    ]

@@ -8,6 +8,7 @@ import pickle
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,25 +46,17 @@ class Killed(BaseException):
     """Stands for SIGKILL: no handler may catch it."""
 
 
-def kill_before(patch: pytest.MonkeyPatch, operation: int) -> Callable[[], bool]:
-    """Make renames, replacements and deletions raise Killed, from number `operation` (from 0) on.
+def kill_before(patch: pytest.MonkeyPatch, operation: int) -> None:
+    """Make renames, replacements and deletions raise Killed from number `operation` on."""
+    numbers = itertools.count()
 
-    Return a function that returns whether one was raised.
-    """
-    numbers, last = itertools.count(), [-1]
-
-    def replace_function(real: Callable[..., Any]) -> Callable[..., Any]:
-        def raise_or_call(*args: Any, **kwargs: Any) -> Any:
-            last[0] = next(numbers)
-            if last[0] >= operation:
-                raise Killed
-            return real(*args, **kwargs)
-
-        return raise_or_call
+    def call_or_kill(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if next(numbers) >= operation:
+            raise Killed
+        return real(*args, **kwargs)
 
     for name in ("rename", "replace", "unlink"):
-        patch.setattr(os, name, replace_function(getattr(os, name)))
-    return lambda: last[0] >= operation
+        patch.setattr(os, name, partial(call_or_kill, getattr(os, name)))
 
 
 def make(directory: Path, row: Preset = TINY, seed: int = 3, step: int = 7) -> dict[str, Any]:
@@ -111,14 +104,15 @@ def test_a_save_killed_at_any_operation_leaves_a_checkpoint_that_loads(
     """The next save deletes all files of the killed one."""
     for kill_at in itertools.count():
         folder = tmp_path / str(kill_at)
-        old = make(folder, seed=3, step=7)
+        old, was_killed = make(folder, seed=3, step=7), True
         with monkeypatch.context() as patch, suppress(Killed):
-            was_killed = kill_before(patch, kill_at)
+            kill_before(patch, kill_at)
             make(folder, seed=4, step=step)
+            was_killed = False
         network, card = load(folder)
         expected = build(TINY, seed=3 if card == old else 4)
         assert torch.equal(network.stem[0].weight, expected.stem[0].weight)  # type: ignore[arg-type]
-        if not was_killed():
+        if not was_killed:
             break
         card = make(folder, seed=5, step=9)
         # temporary files are deleted once their process has ended

@@ -11,7 +11,6 @@ import torch
 from model.data.prefetch import MAX_THREADS, Prefetcher, count_threads
 from model.data.rows import Batch
 from model.network.encoder import Rows
-from tests.waiting import LONG
 
 CPU = torch.device("cpu")
 
@@ -28,27 +27,6 @@ def tensors(batch: Batch) -> list[Rows]:
 def take_number(prefetcher: Prefetcher) -> int | None:
     parts = prefetcher.take_parts()
     return None if parts is None else int(parts[0]["planes"][0])
-
-
-def test_two_batches_are_prepared_ahead() -> None:
-    prepared: list[int] = []
-    third = threading.Event()
-
-    def prepare(batch: Batch) -> list[Rows]:
-        prepared.append(int(batch["planes"][0]))
-        if len(prepared) == 3:
-            third.set()
-        return tensors(batch)
-
-    with Prefetcher(numbered(100), prepare, CPU) as prefetcher:
-        time.sleep(0.05)
-        assert not prepared, "nothing is prepared before the first request"
-        assert take_number(prefetcher) == 0
-        assert third.wait(LONG)
-        time.sleep(0.05)
-        assert prepared == [0, 1, 2]
-        assert take_number(prefetcher) == 1
-    assert len(prepared) <= 4, "the exit starts no other batch"
 
 
 @pytest.mark.parametrize("source", ["iterator", "preparation"])
