@@ -117,7 +117,7 @@ def test_a_game_is_played_offline(page: "Page") -> None:
     page.locator("#status", has_text="Your move.").wait_for()
     assert len(page.inner_text("#moves").split()) == 1
     assert page.get_attribute("#board button:first-child", "aria-label") == "h1, white rook"
-    page.evaluate("game.positions = [readFen('7k/5KQ1/8/8/8/8/8/8 b - - 0 1')], show()")
+    page.evaluate("game.positions = [readFen('7k/5KQ1/8/8/8/8/8/8 b - - 0 1')], render()")
     assert page.inner_text("#status") == "Checkmate: White wins."
     assert not requests
 
