@@ -77,8 +77,8 @@ class NetworkEvaluator:
             padded = pad_rows(load_rows(self.preset, rows, CPU), size)
             with self.lock:
                 columns = {name: copy_to(column, self.device) for name, column in padded.items()}
-                outputs = self.graphs([columns])
-                logits_BL, wdl_B3 = (_copy_to_host(output[:count]) for output in outputs)
+                padded_outputs = self.graphs([columns])
+                logits_BL, wdl_B3 = (_copy_to_host(output[:count]) for output in padded_outputs)
                 if self.device.type == "cuda":
                     torch.cuda.current_stream(self.device).synchronize()
             return logits_BL.numpy(), wdl_B3.numpy()

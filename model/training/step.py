@@ -172,7 +172,7 @@ def prepare_parts(run: Run, batch: Batch) -> list[Rows]:
     Row i goes to part i modulo the number of parts. No state that a step changes is read, so this
     may run on another thread.
     """
-    parts = []
+    parts: list[Rows] = []
     for number in range(run.parts):
         part = {name: column[number :: run.parts] for name, column in batch.items()}
         parts.append(load_training_rows(run.config, run.preset, part, run.device))
