@@ -16,12 +16,6 @@ class TrainConfigError(UserError):
 
 
 OptimizerName = Literal["auto", "adamw", "sgd", "muon"]
-Decay = Literal["cosine", "linear", "step", "none"]
-Precision = Literal["auto", "bf16", "off"]
-Device = Literal["auto", "cpu", "cuda"]
-ValueLoss = Literal["auto", "mse", "huber"]
-TrackerName = Literal["none", "tensorboard", "wandb", "mlflow"]
-Teach = Literal["auto", "policy", "value", "both", "none"]
 
 DEFAULT_PRESET = "fianchetto-human"
 """Preset that is trained by default."""
@@ -69,7 +63,7 @@ class TrainConfig:
     embeddings do not decay."""
     warmup: Share = 0.02
     """Share of the run during which the learning rate rises from zero."""
-    decay: Decay = "linear"
+    decay: Literal["cosine", "linear", "step", "none"] = "linear"
     """Decay of the learning rate after the warm-up: linear, cosine, step or none."""
     drops: Annotated[int, Field(ge=1, le=100)] = 2
     """Number of evenly spaced drops of the learning rate, with decay=step; the last drop reaches
@@ -89,7 +83,7 @@ class TrainConfig:
     probability; with 1, the policy loss is the unmasked cross-entropy."""
     value_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.25
     """Weight of the value loss relative to the policy's cross-entropy."""
-    value_loss: ValueLoss = "auto"
+    value_loss: Literal["auto", "mse", "huber"] = "auto"
     """Value loss: mse or huber on the score, or auto (cross-entropy for a wdl head, mse for a
     scalar head)."""
     eval_blend: Share = 0.5
@@ -97,7 +91,7 @@ class TrainConfig:
     result. Positions without a game use only the evaluation; at 0 they do not train the value."""
     engine_moves: bool = False
     """Also train the policy on positions that have an engine's move instead of a human move."""
-    teach: Teach = "policy"
+    teach: Literal["auto", "policy", "value", "both", "none"] = "policy"
     """Which heads learn from searched rows: policy (from the visits), value (from the best move's
     value), both, or none. auto means policy, except in fianchetto finetune. There, auto means
     policy if the network plays games, and value if the hand-written player is set to search.
@@ -120,16 +114,16 @@ class TrainConfig:
     """Seed of the initial weights and of the order of batches."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads; 0 uses all cores."""
-    device: Device = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to train on: auto (a GPU if available), cpu or cuda."""
-    amp: Precision = "auto"
+    amp: Literal["auto", "bf16", "off"] = "auto"
     """Mixed precision: auto (bf16 if it is faster on the device), bf16 or off."""
     graphs: bool = True
     """On a single GPU, capture the steps as CUDA graphs, which is several times as fast; with
     false, each kernel is launched separately."""
     save_seconds: Annotated[float, Field(ge=0.0, le=1e6)] = 60.0
     """Seconds between saves: a killed run loses at most this much work; 0 saves after each step."""
-    log: TrackerName = "none"
+    log: Literal["none", "tensorboard", "wandb", "mlflow"] = "none"
     """Experiment tracker that also receives the lines of metrics.jsonl: tensorboard (written into
     the checkpoint's folder), wandb or mlflow. Its package must be installed."""
     validation_every_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
