@@ -17,17 +17,23 @@ from pipeline.storage.tables import plain_text, text_table
     "--pgn",
     type=click.Path(exists=True, path_type=Path),
     default=SAMPLE_DUMP,
-    help="PGN dump to benchmark on.",
+    help="PGN dump to read.",
 )
 @click.option(
-    "--planes", type=click.Choice(["all", "compact"]), default="all", help="Storage form of planes."
+    "--planes",
+    type=click.Choice(["all", "compact"]),
+    default="all",
+    help="How ingest stores positions: all 77 planes, or compact, which takes less space.",
 )
 @click.option(
-    "--history", type=click.IntRange(1, 8), default=8, help="Previous half-moves stored per row."
+    "--history",
+    type=click.IntRange(1, 8),
+    default=8,
+    help="Number of previous half-moves that ingest stores in each row.",
 )
-@click.option("--largest", default=1_000_000_000, help="scale: size of the long stream in bytes.")
+@click.option("--largest", default=1_000_000_000, help="Bytes of the long stream of `scale`.")
 def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
-    """Measure the speed of ingest, batches or search, or the memory of ingest (scale)."""
+    """Measure the speed of `ingest`, `batches` or `search`, or the memory of ingest (`scale`)."""
     config = IngestConfig(planes=planes, history=history)
     match what:
         case "ingest":

@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,16 @@ from pipeline.ingest.job import ingest
 
 COMPARED_BYTES = 16 << 20
 """Bytes of PGN that both pipelines read: 7,000 games, one or two minutes for python-chess."""
-TURNS = 3
+RUNS = 3
 """Number of runs; the fastest counts, since machines are shared."""
 
 
-def _ingest_rate(pgn: Path, config: IngestConfig, turns: int) -> tuple[float, dict[str, Any]]:
-    """Ingest a dump in this process; return positions per second of the fastest run, and the
+def _measure_ingest(pgn: Path, config: IngestConfig, runs: int) -> tuple[float, dict[str, Any]]:
+    """Ingest a dump in this process; return the fastest run's positions per second, and the
     manifest.
     """
     seconds = []
-    for _ in range(turns):
+    for _ in range(runs):
         with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
             began = time.perf_counter()
             manifest = ingest([str(pgn)], Path(folder), config, workers=1)
@@ -43,8 +44,8 @@ def _ingest_rate(pgn: Path, config: IngestConfig, turns: int) -> tuple[float, di
     return manifest["positions"]["total"] / min(seconds), manifest
 
 
-def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Build the 77 planes with python-chess: one loop over pieces and one over legal moves."""
+def _draw_planes(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the 77 planes, built with python-chess by a loop over pieces and one over moves."""
     planes = np.zeros((77, 8, 8), dtype=np.uint8)
     mover = board.turn
     for square, piece in board.piece_map().items():
@@ -58,19 +59,19 @@ def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return planes
 
 
-def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]:
+def _iterate_rows(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]:
     """Yield the rows of a game with all columns of a shard."""
     board, nodes = game.board(), list(game.mainline())
     result = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
     base, _, increment = game.headers.get("TimeControl", "-").partition("+")
-    elos = [_number(game.headers.get(f"{side}Elo", "")) for side in ("White", "Black")]
+    elos = [_parse_number(game.headers.get(f"{side}Elo", "")) for side in ("White", "Black")]
     seen: Counter[str] = Counter()
-    squares: list[int] = []
+    last_moves: list[int] = []
     score: chess.engine.PovScore | None = None
     clocks: list[float | None] = [None, None]
     for ply, node in enumerate(nodes):
-        mover, place = int(not board.turn), board.epd()
-        planes = _planes_by_loops(board).reshape(77, 64)
+        mover, epd = int(not board.turn), board.epd()
+        planes = _draw_planes(board).reshape(77, 64)
         clock = clocks[mover]
         own = None if score is None else score.pov(board.turn).score(mate_score=32000)
         yield {
@@ -79,9 +80,9 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
             "promotion": node.move.promotion or 0,
             "castling": board.castling_rights.bit_count(),
             "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
-            **dict(zip(LAST_MOVES, (*reversed(squares), *[None] * len(LAST_MOVES)), strict=False)),
+            **dict(zip_longest(LAST_MOVES, reversed(last_moves))),
             "halfmove": min(board.halfmove_clock, 255),
-            "repetition": seen[place],
+            "repetition": seen[epd],
             "result": -result if mover else result,
             "eval": None if own is None else max(-32000, min(32000, own)),
             "clock": None if clock is None else int(clock),
@@ -89,33 +90,34 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
             "plies": len(nodes),
             "elo": elos[mover],
             "opponent_elo": elos[1 - mover],
-            "base": _number(base),
-            "increment": _number(increment),
+            "base": _parse_number(base),
+            "increment": _parse_number(increment),
             "game": number,
         }
-        squares = [*squares, node.move.from_square * 64 + node.move.to_square][-len(LAST_MOVES) :]
-        seen[place] += 1
+        last_moves.append(node.move.from_square * 64 + node.move.to_square)
+        del last_moves[: -len(LAST_MOVES)]
+        seen[epd] += 1
         score = node.eval()
         clocks[mover] = node.clock()
         board.push(node.move)
 
 
-def _number(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _python_chess_rate(text: bytes, out: Path, history: int) -> float:
-    """Write the same columns with read_game, loops over planes, and pyarrow.
+def _measure_python_chess(text: bytes, out: Path, history: int) -> float:
+    """Write the same columns with python-chess and pyarrow, and return positions per second.
 
-    Return positions per second. For simplicity and speed, castling is stored as a count, and the
-    moves of both sides are in one view. The planes are one column of bytes.
+    To save work, castling is stored as a count, the moves of both sides are in one view, and the
+    planes are one column of bytes.
     """
     began, planes = time.perf_counter(), pa.field("planes", pa.binary(PLANE_BYTES), False)
     others = list(schema("all", LAST_MOVES[:history]))[len(PLANE_COLUMNS["all"]) :]
     rows: list[dict[str, Any]] = []
     stream = io.StringIO(text.decode("utf-8", "replace"))
     for number, game in enumerate(iter(lambda: chess.pgn.read_game(stream), None)):
-        rows.extend(_rows_of_game(game, number))
+        rows.extend(_iterate_rows(game, number))
     table = pa.Table.from_pylist(rows, schema=pa.schema([planes, *others]))
     pq.write_table(table, out / "python-chess.parquet", compression="zstd")
     return len(rows) / (time.perf_counter() - began)
@@ -131,10 +133,10 @@ def measure(pgn: Path, config: IngestConfig) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
         same.write_bytes(text)
-        _ingest_rate(same, config, 1)  # warm-up: compile, or load compiled code from the cache
-        same_rate, _ = _ingest_rate(same, config, TURNS)
-        rate, manifest = _ingest_rate(pgn, config, 2)
-        chess_rate = _python_chess_rate(text, Path(folder), config.history)
+        _measure_ingest(same, config, 1)  # warm-up: compile, or load compiled code from the cache
+        same_rate, _ = _measure_ingest(same, config, RUNS)
+        rate, manifest = _measure_ingest(pgn, config, 2)
+        chess_rate = _measure_python_chess(text, Path(folder), config.history)
     return {
         "games": manifest["games"]["read"],
         "positions": manifest["positions"]["total"],

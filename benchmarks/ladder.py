@@ -21,7 +21,7 @@ from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.samples.shipped import EMBEDDED
 
-RATINGS = (1000, 1400, 1800, 2200, 2600)
+NETWORK_RATINGS = (1000, 1400, 1800, 2200, 2600)
 STOCKFISH_ELOS = {
     1000: (1350,),
     1400: (1350,),
@@ -29,32 +29,33 @@ STOCKFISH_ELOS = {
     2200: (1350, 1600, 1900, 2200),
     2600: (1600,),
 }
+"""Stockfish's UCI_Elo in the matches of each of NETWORK_RATINGS."""
 Results = list[tuple[str, str, list[int]]]
 """Each match's players, and its counts of game pairs by points of the first player: 0, 1/2, 1, 3/2
 and 2."""
 
 
-def side_of(rating: int) -> SideConfig:
+def network_side(rating: int) -> SideConfig:
     """Return the embedded network as a player at a rating."""
     return SideConfig(who=f"onnx:{EMBEDDED}", options=(f"rating={rating}", "aim=strength"))
 
 
-def stockfish(level: int, command: str) -> SideConfig:
-    """Return Stockfish as a player limited to a UCI_Elo level."""
-    options = ("UCI_LimitStrength=true", f"UCI_Elo={level}", "Hash=16")
+def stockfish_side(elo: int, command: str) -> SideConfig:
+    """Return Stockfish as a player whose strength is limited to a UCI_Elo."""
+    options = ("UCI_LimitStrength=true", f"UCI_Elo={elo}", "Hash=16")
     return SideConfig(who=f"uci:{command}", nodes=20_000, options=options)
 
 
-def fit(results: Results) -> dict[str, float]:
-    """Return the fitted Elo of each player, except Stockfish, which has the level in its name.
+def fit_elos(results: Results) -> dict[str, float]:
+    """Return the fitted Elo of each player, except Stockfish, whose name has its UCI_Elo.
 
     Newton's method maximizes the log-likelihood. One drawn pair is added to each match, so that
     one-sided matches have a finite solution.
     """
     names = sorted({name for a, b, _ in results for name in (a, b)})
-    levels = [re.search(r"Stockfish.* (\d+) Elo", name) for name in names]
-    free = np.array([level is None for level in levels])
-    elo = np.array([float(level[1]) if level else 1350.0 for level in levels])
+    fixed = [re.search(r"Stockfish.* (\d+) Elo", name) for name in names]
+    free = np.array([match is None for match in fixed])
+    elo = np.array([float(match[1]) if match else 1350.0 for match in fixed])
     sides = np.array([[(name == a) - (name == b) for name in names] for a, b, _ in results], float)
     counts = np.array([pairs for _, _, pairs in results])
     games, points = 2 * counts.sum(1) + 2, counts @ (np.arange(5) / 2) + 1
@@ -68,31 +69,38 @@ def fit(results: Results) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), required=True)
-@click.option("--games", default=20, help="Games of each match; 0 plays none.")
-@click.option("--stockfish", "command", default="stockfish")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder of the matches; those that it has already are not played again.",
+)
+@click.option(
+    "--games", default=20, help="Games in each match; 0 only computes the strengths from --out."
+)
+@click.option("--stockfish", "command", default="stockfish", help="Command that starts Stockfish.")
 def main(out: Path, games: int, command: str) -> None:
     """Play the matches that are not in --out yet; print each player's strength and interval."""
-    pairings = [(side_of(high), side_of(low)) for low, high in pairwise(RATINGS)]
+    pairings = [(network_side(high), network_side(low)) for low, high in pairwise(NETWORK_RATINGS)]
     pairings += [
-        (side_of(rating), stockfish(level, command))
-        for rating, levels in STOCKFISH_ELOS.items()
-        for level in levels
+        (network_side(rating), stockfish_side(elo, command))
+        for rating, elos in STOCKFISH_ELOS.items()
+        for elo in elos
     ]
     if games:
         play_matches(pairings, ArenaConfig(games=games), out)
     summaries = [json.loads(path.read_text()) for path in sorted(out.glob("*/summary.json"))]
-    results = [(one["a"], one["b"], one["pairs"]) for one in summaries]
-    random, drawn = np.random.default_rng(0), []
+    results = [(match["a"], match["b"], match["pairs"]) for match in summaries]
+    random, samples = np.random.default_rng(0), []
     for _ in range(300):
-        again = [
+        resampled = [
             (a, b, random.multinomial(sum(pairs), np.array(pairs) / sum(pairs)).tolist())
             for a, b, pairs in results
         ]
-        drawn.append(fit(again))
-    for name, strength in fit(results).items():
-        low, high = np.percentile([one[name] for one in drawn], [2.5, 97.5])
-        print(f"{name}: {strength:.0f} ({low:.0f} to {high:.0f})")  # noqa: T201
+        samples.append(fit_elos(resampled))
+    for name, elo in fit_elos(results).items():
+        low, high = np.percentile([sample[name] for sample in samples], [2.5, 97.5])
+        print(f"{name}: {elo:.0f} ({low:.0f} to {high:.0f})")  # noqa: T201
 
 
 if __name__ == "__main__":

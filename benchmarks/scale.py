@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import cycle
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,18 @@ from pipeline.dumps.source import Source
 from pipeline.errors import ConfigError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 
-SMALLEST = 10_000_000
+SHORT_STREAM_BYTES = 10_000_000
 """Size of the short stream in bytes."""
-REPEATED = 32 << 20
+REPEATED_BYTES = 32 << 20
 """Bytes of PGN that a stream repeats: about 14,000 games with clocks and evaluations."""
-WORKER_BYTES = 500_000_000
+MAX_FILE_BYTES = 500_000_000
 """Maximum size in bytes of the file on which one and two workers are compared."""
-TURNS = 3
+RUNS = 3
 """Number of runs; the fastest counts, since machines are shared."""
 
 Run = dict[str, Any]
-"""`run` (its name), games, positions, seconds from start to exit, and peak_mib of the command and
-its workers together."""
+"""Its name as `run`, its games and positions, the seconds from start to exit, and as `peak_mib` the
+most memory that the command and its workers used together."""
 
 
 def run_ingest(
@@ -51,7 +51,7 @@ def run_ingest(
             assert process.stdout is not None
             watcher = threading.Thread(target=_watch, args=(process, folder, peaks))
             watcher.start()
-            with suppress(BrokenPipeError):  # it ended early; its status is checked below
+            with suppress(BrokenPipeError):  # the process ended early; its status is checked below
                 process.stdin.writelines(stream)
                 process.stdin.close()
             printed = process.stdout.read()
@@ -59,8 +59,8 @@ def run_ingest(
         watcher.join()
     if process.returncode:
         raise IngestError(f"the measured ingest ended with exit status {process.returncode}")
-    found = json.loads(printed.splitlines()[-1])
-    games, positions = found["games"]["read"], found["positions"]["total"]
+    manifest = json.loads(printed.splitlines()[-1])
+    games, positions = manifest["games"]["read"], manifest["positions"]["total"]
     run = {"run": name, "games": games, "positions": positions, "seconds": round(seconds, 3)}
     return run | {"peak_mib": round(max(peaks) / (1 << 20))}
 
@@ -73,8 +73,8 @@ def _watch(process: "subprocess.Popen[bytes]", folder: str, peaks: list[int]) ->
     while process.poll() is None:
         with suppress(psutil.NoSuchProcess):
             parent = psutil.Process(process.pid)
-            tree = (parent, *parent.children(recursive=True))
-            peaks.append(sum(one.memory_info().rss for one in tree))
+            processes = (parent, *parent.children(recursive=True))
+            peaks.append(sum(child.memory_info().rss for child in processes))
         for shard in Path(folder).rglob("[!.]*-[0-9]*-[0-9]*.parquet"):
             shard.unlink(missing_ok=True)
         time.sleep(0.2)
@@ -96,35 +96,38 @@ def measure(pgn: Path, config: IngestConfig, largest: int) -> dict[str, Any]:
     from the time of each stream. `memory_ratio` and `time_ratio` (seconds per position) compare the
     long stream with the short one.
     """
-    if largest < SMALLEST:
-        raise ConfigError(f"--largest must be at least {SMALLEST:,} bytes, got {largest:,}")
-    chunk = next(read_chunks([Source(str(pgn))], REPEATED))
+    if largest < SHORT_STREAM_BYTES:
+        raise ConfigError(
+            f"--largest must be at least {SHORT_STREAM_BYTES:,} bytes, got {largest:,}"
+        )
+    chunk = next(read_chunks([Source(str(pgn))], REPEATED_BYTES))
     starts, text = chunk.starts.tolist(), bytes(chunk.text)
-    games = [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
+    games = [text[first:last] for first, last in pairwise([*starts, len(text)])]
 
     def run_stream(size: int) -> Run:
         return run_ingest(f"{size:,} bytes", "-", config, 1, repeat_games(games, size))
 
-    start = _fastest(run_stream(len(games[0])) for _ in range(TURNS))["seconds"]
-    small, large = _fastest(run_stream(SMALLEST) for _ in range(TURNS)), run_stream(largest)
+    start = _select_fastest(run_stream(len(games[0])) for _ in range(RUNS))["seconds"]
+    short = _select_fastest(run_stream(SHORT_STREAM_BYTES) for _ in range(RUNS))
+    long = run_stream(largest)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         dump = Path(folder) / "stream.pgn"
         with dump.open("wb") as file:  # feeding a pipe would take time from two workers
-            file.writelines(repeat_games(games, min(largest, WORKER_BYTES)))
-        turns = [
-            [run_ingest(f"{n} workers", str(dump), config, n) for n in (1, 2)] for _ in range(TURNS)
+            file.writelines(repeat_games(games, min(largest, MAX_FILE_BYTES)))
+        pairs = [
+            [run_ingest(f"{n} workers", str(dump), config, n) for n in (1, 2)] for _ in range(RUNS)
         ]
-    one, two = (_fastest(runs) for runs in zip(*turns, strict=True))
-    small_rate, large_rate = (run["positions"] / (run["seconds"] - start) for run in (small, large))
+    one, two = (_select_fastest(runs) for runs in zip(*pairs, strict=True))
+    short_rate, long_rate = (run["positions"] / (run["seconds"] - start) for run in (short, long))
     return {
         "start_seconds": start,
-        "memory_ratio": round(large["peak_mib"] / small["peak_mib"], 3),
-        "time_ratio": round(small_rate / large_rate, 3),
-        "positions_per_second": round(large_rate),
+        "memory_ratio": round(long["peak_mib"] / short["peak_mib"], 3),
+        "time_ratio": round(short_rate / long_rate, 3),
+        "positions_per_second": round(long_rate),
         "two_workers_speedup": round(one["seconds"] / two["seconds"], 3),
-        "runs": [small, large, one, two],
+        "runs": [short, long, one, two],
     }
 
 
-def _fastest(runs: Iterable[Run]) -> Run:
+def _select_fastest(runs: Iterable[Run]) -> Run:
     return min(runs, key=lambda run: run["seconds"])

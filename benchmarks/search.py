@@ -18,27 +18,29 @@ from engine.evaluation.evaluator import Evaluator, uniform
 from engine.search import Search, SearchConfig
 
 SIMULATIONS = 32
-TREE_GAMES = 256
-GAME_PLIES = 80
+"""Simulations per move."""
+PARALLEL_GAMES = 256
+MAX_GAME_PLIES = 80
 """Half-moves after which a game is replaced by a new one."""
 WARM_UP_MOVES = 10
 """Moves before timing starts, to compile, touch memory and desynchronize the games."""
 
 
-def tree_rate(
+def measure_search(
     moves: int,
     games: int,
     evaluate: Evaluator = uniform,
     clock: Callable[[], float] = time.process_time,
 ) -> float:
-    """Return simulations per second of a clock, by default of the CPU, including tree reuse.
+    """Search `moves` moves of several games in parallel, and return simulations per second.
 
-    Games are searched in parallel; a game that ends or is too long is replaced.
+    Seconds are those of `clock`, by default of the CPU, and include the reuse of trees. A game that
+    ends or is too long is replaced.
     """
     # the uniform evaluator's values hardly differ; c_stdev=0 gives trees as broad as OpenSpiel's
     config = SearchConfig(simulations=SIMULATIONS, c_stdev=0.0)
     search, numbers = Search(evaluate, config, games=games, seed=1), count()
-    start, plies_G = from_board(chess.Board()), np.arange(games) % GAME_PLIES
+    start, plies_G = from_board(chess.Board()), np.arange(games) % MAX_GAME_PLIES
     for slot in range(games):
         search.start(slot, start, game=next(numbers))
     for move in range(WARM_UP_MOVES + moves):
@@ -48,7 +50,7 @@ def tree_rate(
         labels_G, promotions_G = search.choose(temperature=1.0)
         plies_G += 1
         for slot, (label, promotion) in enumerate(zip(labels_G, promotions_G, strict=True)):
-            if label < 0 or plies_G[slot] >= GAME_PLIES:
+            if label < 0 or plies_G[slot] >= MAX_GAME_PLIES:
                 search.start(slot, start, game=next(numbers))
                 plies_G[slot] = 0
             else:
@@ -59,9 +61,9 @@ def tree_rate(
 def measure(moves: int = 100, rounds: int = 3) -> dict[str, Any]:
     """Measure tree search on one core."""
     with one_core():
-        rate = median(tree_rate(moves, TREE_GAMES) for _ in range(rounds))
+        rate = median(measure_search(moves, PARALLEL_GAMES) for _ in range(rounds))
     return {
         "simulations": SIMULATIONS,
-        "games": TREE_GAMES,
+        "games": PARALLEL_GAMES,
         "simulations_per_cpu_second": round(rate),
     }

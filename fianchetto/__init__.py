@@ -43,16 +43,16 @@ __version__ = version("fianchetto")
 
 
 def _require_own_packages() -> None:
-    """Raise ImportError if another package or file hides one of this project's packages."""
-    ours = Path(__file__).resolve().parents[1]
+    """Raise ImportError if another package or file shadows one of this project's packages."""
+    root = Path(__file__).resolve().parents[1]
     for name in ("engine", "model", "pipeline"):
         spec = find_spec(name)
         if spec is None:
             raise ImportError(f"Fianchetto's package {name!r} is missing: reinstall Fianchetto")
-        found = Path(spec.origin or next(iter(spec.submodule_search_locations or []))).resolve()
-        if found != ours / name / "__init__.py":
+        path = Path(spec.origin or next(iter(spec.submodule_search_locations or []))).resolve()
+        if path != root / name / "__init__.py":
             raise ImportError(
-                f"{found} shadows Fianchetto's package {name!r}: rename it, or start Python in "
+                f"{path} shadows Fianchetto's package {name!r}: rename it, or start Python in "
                 "another folder"
             )
 
@@ -99,18 +99,16 @@ def open_dataset(
     human games. Raises ConfigError if a dataset is named twice.
     """
     from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
-    from pipeline.storage.stores import parse_path
 
     names = HUMAN_COLUMNS if columns is None else columns
-    named = [name for one in directories for name in _list_paths("directories", one)]
-    places = [parse_path(name) for name in named]
-    return Batches(places, split, batch_size=batch_size, seed=seed, columns=names)
+    paths = [path for given in directories for path in _parse_paths("directories", given)]
+    return Batches(paths, split, batch_size=batch_size, seed=seed, columns=names)
 
 
 def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Table":
-    """Return the first rows of a dataset as a table: FEN, move in UCI, ratings and clocks.
+    """Return the first `count` rows of a dataset as a table: FEN, move in UCI, ratings and clocks.
 
-    `count` is 1 or more. Raises ConfigError.
+    An empty `split` means all splits. Raises ConfigError.
     """
     import pyarrow as pa
 
@@ -123,16 +121,22 @@ def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Tabl
     return pa.concat_tables(fen_rows(parse_path(str(directory)), split, count))
 
 
-def _list_paths(name: str, given: object) -> list[str]:
+def _list_paths(argument: str, value: object) -> list[str]:
     """Return one path, or several, as a list of strings; ConfigError for anything else."""
     from pipeline.errors import ConfigError
 
-    found = [given] if isinstance(given, (str, PathLike)) else given
-    if isinstance(found, Iterable) and not isinstance(found, (bytes, Mapping)):
-        paths = list(found)
+    values = [value] if isinstance(value, (str, PathLike)) else value
+    if isinstance(values, Iterable) and not isinstance(values, (bytes, Mapping)):
+        paths = list(values)
         if all(isinstance(path, (str, PathLike)) for path in paths):
             return [str(path) for path in paths]
-    raise ConfigError(f"{name} must be a path or a list of paths, got {given!r}")
+    raise ConfigError(f"{argument} must be a path or a list of paths, got {value!r}")
+
+
+def _parse_paths(argument: str, value: object) -> list[Any]:
+    from pipeline.storage.stores import parse_path
+
+    return [parse_path(path) for path in _list_paths(argument, value)]
 
 
 def sample() -> Path:
@@ -164,12 +168,13 @@ def ingest(
     """
     from pipeline.errors import ConfigError
     from pipeline.ingest.chunk import IngestConfig
-    from pipeline.ingest.job import ingest as run
+    from pipeline.ingest.job import ingest as ingest_dumps
     from pipeline.storage.stores import parse_path
 
     if config is not None and not isinstance(config, IngestConfig):
         raise ConfigError(f"config must be a fianchetto.IngestConfig, got {type(config).__name__}")
-    return run(_list_paths("sources", sources), parse_path(str(out)), config, workers=workers)
+    dumps = _list_paths("sources", sources)
+    return ingest_dumps(dumps, parse_path(str(out)), config, workers=workers)
 
 
 def train(
@@ -186,13 +191,12 @@ def train(
     presets`. The run begins with the weights of the checkpoint `start`, if given.
     """
     from model.training.config import DEFAULT_PRESET, TrainConfig
-    from pipeline.storage.stores import parse_path
     from pipeline.training.train import train_on
 
     begin = None if start is None else Path(start)
-    places = [parse_path(name) for name in _list_paths("positions", positions)]
+    paths = _parse_paths("positions", positions)
     return train_on(
-        places, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin
+        paths, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin
     )
 
 
@@ -208,7 +212,8 @@ def report(
     `rule` selects the positions: by default 20,000 at random. For all of them, pass
     `fianchetto.PositionFilter(limit=0)`.
     """
-    from pipeline.evaluation.report import report as run
+    from pipeline.evaluation.report import report as write_report
     from pipeline.storage.stores import parse_path
 
-    return run(Path(checkpoint), positions=parse_path(str(positions)), split=split, rule=rule)
+    path = parse_path(str(positions))
+    return write_report(Path(checkpoint), positions=path, split=split, rule=rule)

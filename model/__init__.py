@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-# When another process uses the cores, torch's threads spend 90 % of their time spinning at
-# barriers. The OpenMP library reads this limit once, when torch is imported.
+# Beside other busy processes, torch's threads spend 90 % of their time spinning at barriers. This
+# limit makes them sleep instead; the OpenMP library reads it once, when torch is imported.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # oneDNN caches compiled kernels by shape: by default 1,024 shapes in each of two caches. Every
 # different number of legal moves in a batch is a new shape. An hour of training cached gigabytes of
 # kernels that were never used again.
-for _cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
-    os.environ.setdefault(_cache, "128")
+for _limit in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(_limit, "128")
 
 
 def load(
     directory: str | Path, *, device: str = "auto", amp: str = "auto", threads: int = 1
 ) -> "Player":
-    """Load a checkpoint as a player (model/inference/player.py). Imports torch."""
+    """Load a checkpoint as a `model.inference.player.Player`. The first call imports torch."""
     from model.inference.player import load as load_player
 
     return load_player(directory, device=device, amp=amp, threads=threads)

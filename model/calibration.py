@@ -23,15 +23,15 @@ from model.network.network import Network
 MIN_FACTOR, MAX_FACTOR = 0.05, 4.0
 """Bounds of the factor."""
 MIN_GAMES = 15
-"""Minimum number of games; with fewer the factor is 1, as a standard error needs more."""
-ERRORS, FEW_GAMES_ERRORS = 1.96, 20.0
-"""The factor is 1 if log(factor) is within ERRORS + FEW_GAMES_ERRORS / games standard errors of 0.
-The second term corrects for few games, which underestimate the spread."""
+"""Minimum number of games; with fewer, the standard error is unreliable and the factor is 1."""
+STANDARD_ERRORS, FEW_GAMES_STANDARD_ERRORS = 1.96, 20.0
+"""The factor is 1 if log(factor) is within STANDARD_ERRORS + FEW_GAMES_STANDARD_ERRORS / games
+standard errors of 0. The second term is a correction, since few games underestimate the error."""
 PRIOR_DEVIATION = 0.5
 """Prior standard deviation of log(factor), used to shrink uncertain fits."""
 FOLDS = 5
 """Number of cross-validation folds."""
-BISECTIONS = 40
+BISECTION_STEPS = 40
 MIN_MEMORIZED_GAIN = 0.01
 """Minimum improvement of the Brier score that triggers the warning about memorized results."""
 
@@ -39,65 +39,66 @@ Floats = NDArray[np.float64]
 
 
 def fit_factor(wdl_N3: Tensor, target_N3: Tensor, game_N: NDArray[np.integer]) -> float:
-    """Fit the factor of the value's logits to the targets; 1 if the games do not justify one.
+    """Fit the factor of the value's logits to the targets; 1 if the games do not justify another.
 
     `wdl_N3` and `target_N3` are distributions over win, draw, loss; `game_N` are game numbers. If
     no draw is ever predicted (a tanh head), a drawn target counts as half a win and half a loss.
-    The factor is shrunk towards 1 by its uncertainty. It is 1 if cross-validation over games shows
-    no improvement.
+    The less certain the factor is, the more it is shrunk towards 1. It is 1 if cross-validation
+    over games shows no improvement.
     """
     logits_NO = np.log(np.maximum(wdl_N3.double().numpy(), 1e-30))
     target_NO = target_N3.double().numpy()
     if not wdl_N3[:, 1].any():
         logits_NO = logits_NO[:, [0, 2]]
         target_NO = target_NO[:, [0, 2]] + target_NO[:, [1]] / 2
-    place_N = np.unique(game_N, return_inverse=True)[1]
-    factor = _fit_shrunk(logits_NO, target_NO, place_N)
+    _, game_N = np.unique(game_N, return_inverse=True)  # spreads the games evenly over the folds
+    factor = _fit_shrunk(logits_NO, target_NO, game_N)
     if factor == 1.0:
         return 1.0
     gains = np.zeros(2)
     for fold in range(FOLDS):
-        held_N = place_N % FOLDS == fold
-        other = _fit_shrunk(logits_NO[~held_N], target_NO[~held_N], place_N[~held_N])
-        held = logits_NO[held_N], target_NO[held_N]
-        gains += _losses(1.0, *held) - _losses(other, *held)
+        held_out_N = game_N % FOLDS == fold
+        kept_N = ~held_out_N
+        fold_factor = _fit_shrunk(logits_NO[kept_N], target_NO[kept_N], game_N[kept_N])
+        held_out = logits_NO[held_out_N], target_NO[held_out_N]
+        gains += _losses(1.0, *held_out) - _losses(fold_factor, *held_out)
     return round(factor, 4) if gains.min() > 0 else 1.0
 
 
-def _fit_shrunk(logits_NO: Floats, target_NO: Floats, place_N: NDArray[np.integer]) -> float:
+def _fit_shrunk(logits_NO: Floats, target_NO: Floats, game_N: NDArray[np.integer]) -> float:
     """Return the maximum-likelihood factor, shrunk by its error; 1 if its interval contains 1."""
-    _, place_N = np.unique(place_N, return_inverse=True)
-    games = int(place_N.max(initial=-1)) + 1
+    _, game_N = np.unique(game_N, return_inverse=True)
+    games = int(game_N.max(initial=-1)) + 1
     if games < MIN_GAMES:
         return 1.0
     low, high = math.log(MIN_FACTOR), math.log(MAX_FACTOR)
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        slope_N = ((_softmax(math.exp(middle) * logits_NO) - target_NO) * logits_NO).sum(1)
-        low, high = (low, middle) if slope_N.sum() > 0 else (middle, high)
-    shares_NO = _softmax(math.exp(middle) * logits_NO)
-    means_N1 = (shares_NO * logits_NO).sum(1, keepdims=True)
-    curvature = float((shares_NO * np.square(logits_NO - means_N1)).sum())
-    slope_G = np.bincount(place_N, weights=((shares_NO - target_NO) * logits_NO).sum(1))
-    spread = math.sqrt(float(np.square(slope_G).sum()) * games / (games - 1))
-    error = spread / max(curvature * math.exp(middle), 1e-30)
-    if abs(middle) <= (ERRORS + FEW_GAMES_ERRORS / games) * error:
+    for _ in range(BISECTION_STEPS):
+        log_factor = (low + high) / 2
+        slope_N = ((_softmax(math.exp(log_factor) * logits_NO) - target_NO) * logits_NO).sum(1)
+        low, high = (low, log_factor) if slope_N.sum() > 0 else (log_factor, high)
+    probabilities_NO = _softmax(math.exp(log_factor) * logits_NO)
+    means_N1 = (probabilities_NO * logits_NO).sum(1, keepdims=True)
+    curvature = float((probabilities_NO * np.square(logits_NO - means_N1)).sum())
+    slope_G = np.bincount(game_N, weights=((probabilities_NO - target_NO) * logits_NO).sum(1))
+    slope_error = math.sqrt(float(np.square(slope_G).sum()) * games / (games - 1))
+    error = slope_error / max(curvature * math.exp(log_factor), 1e-30)
+    if abs(log_factor) <= (STANDARD_ERRORS + FEW_GAMES_STANDARD_ERRORS / games) * error:
         return 1.0
-    return math.exp(middle * PRIOR_DEVIATION**2 / (PRIOR_DEVIATION**2 + error**2))
+    return math.exp(log_factor * PRIOR_DEVIATION**2 / (PRIOR_DEVIATION**2 + error**2))
 
 
 def _softmax(logits_NO: Floats) -> Floats:
     powers_NO = np.exp(logits_NO - logits_NO.max(1, keepdims=True))
-    shares_NO: Floats = powers_NO / powers_NO.sum(1, keepdims=True)
-    return shares_NO
+    probabilities_NO: Floats = powers_NO / powers_NO.sum(1, keepdims=True)
+    return probabilities_NO
 
 
 def _losses(factor: float, logits_NO: Floats, target_NO: Floats) -> Floats:
     """Return the total cross-entropy and the total squared error of the score, over all rows."""
-    shares_NO = _softmax(factor * logits_NO)
-    entropy = -(target_NO * np.log(np.maximum(shares_NO, 1e-30))).sum()
-    wrong_NO = shares_NO - target_NO
-    return np.array([entropy, np.square((wrong_NO[:, 0] - wrong_NO[:, -1]) / 2).sum()])
+    probabilities_NO = _softmax(factor * logits_NO)
+    entropy = -(target_NO * np.log(np.maximum(probabilities_NO, 1e-30))).sum()
+    error_NO = probabilities_NO - target_NO
+    return np.array([entropy, np.square((error_NO[:, 0] - error_NO[:, -1]) / 2).sum()])
 
 
 def scale_wdl(wdl_N3: Tensor, factor: float) -> Tensor:
@@ -113,7 +114,7 @@ def scale_value(network: Network, factor: float) -> None:
         weight.mul_(factor)
 
 
-def describe_memorizing(before: float, after: float, factor: float) -> str:
+def describe_memorization(before: float, after: float, factor: float) -> str:
     """Return a warning if calibration lowered the Brier score by MIN_MEMORIZED_GAIN, else ""."""
     if before - after < MIN_MEMORIZED_GAIN:
         return ""

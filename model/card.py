@@ -12,13 +12,13 @@ from pydantic import BaseModel, Field, model_validator
 from engine.json_files import parse_json
 
 CARD_FILE = "checkpoint.json"
-ONNX = "model.onnx"
+ONNX_FILE = "model.onnx"
 """Name of the exported network in a checkpoint's folder."""
-TENSORS = re.compile(r"(weights|training)-(\d+)(-[0-9a-f]{16})?\.safetensors")
-"""Names of tensor files: kind, step, and a prefix of the SHA-256. Older names have no hash."""
+TENSOR_FILE_NAME = re.compile(r"(weights|training)-(\d+)(-[0-9a-f]{16})?\.safetensors")
+"""Kind, step, and a prefix of the SHA-256, which older checkpoints lack."""
 
 Count = Annotated[int, Field(ge=0, lt=10**15)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=4096)]
 Rating = Annotated[int, Field(ge=1, le=65535)]
 
@@ -27,23 +27,23 @@ class Schema(BaseModel, strict=True, extra="ignore"):
     """A JSON object. Values keep their types, and unknown fields are ignored."""
 
 
-class Dump(Schema):
+class SourceDump(Schema):
     """A game dump that a training dataset was made from."""
 
     name: str | None = None
     sha256: str | None = None
 
 
-class Seen(Schema):
+class TrainingDataset(Schema):
     """A dataset that a network was trained on."""
 
     name: Name
     manifest_sha256: str | None = None
-    sources: list[Dump] = []
+    sources: list[SourceDump] = []
     positions: dict[str, Count] = {}
 
 
-class Imitated(Schema):
+class ImitatedPlayer(Schema):
     """The player that a network imitates (pipeline/imitation)."""
 
     names: Annotated[list[Name], Field(min_length=1, max_length=1000)]
@@ -52,32 +52,32 @@ class Imitated(Schema):
     games: Count
 
 
-class Data(Schema):
+class TrainingData(Schema):
     """The datasets that a network was trained on, and its starting checkpoint."""
 
-    datasets: list[Seen] = []
-    player: Imitated | None = None
-    start: "Start | None" = None
+    datasets: list[TrainingDataset] = []
+    player: ImitatedPlayer | None = None
+    start: "StartingCheckpoint | None" = None
 
 
-class Start(Schema):
+class StartingCheckpoint(Schema):
     """The checkpoint that a run started from."""
 
-    data: Data
+    data: TrainingData
 
 
-class Preset(Schema):
+class PresetEntry(Schema):
     """The network's preset; `model.network.preset` checks the other fields."""
 
     name: Name
 
 
-class Monitor(BaseModel, strict=True, extra="forbid"):
+class MonitorState(BaseModel, strict=True, extra="forbid"):
     """State of spike detection and early stopping, saved for resumed runs."""
 
-    lowest: Number | None = None
+    lowest: FiniteFloat | None = None
     """Lowest mean loss in any line of metrics, in nats."""
-    best: dict[str, Number] = {}
+    best: dict[str, FiniteFloat] = {}
     """Metrics of the best validation."""
     best_step: Count = 0
     """Step of the best validation."""
@@ -87,7 +87,7 @@ class Monitor(BaseModel, strict=True, extra="forbid"):
     """Step of the last validation; -1 before the first."""
 
 
-class Curve(BaseModel, strict=True, extra="forbid"):
+class CorrectionCurve(BaseModel, strict=True, extra="forbid"):
     """Parameters of `engine.search.human.Correction` by rating."""
 
     ratings: Annotated[list[Rating], Field(min_length=1, max_length=64)]
@@ -95,7 +95,7 @@ class Curve(BaseModel, strict=True, extra="forbid"):
     sharpness: list[Annotated[float, Field(ge=0.01, le=100.0)]]
 
     @model_validator(mode="after")
-    def _check_lengths(self) -> "Curve":
+    def _check_lengths(self) -> "CorrectionCurve":
         if not len(self.ratings) == len(self.weights) == len(self.sharpness):
             raise ValueError("ratings, weights and sharpness must have the same length")
         if any(low >= high for low, high in pairwise(self.ratings)):
@@ -108,16 +108,16 @@ class HumanSearch(BaseModel, strict=True, extra="forbid"):
 
     simulations: Annotated[int, Field(ge=1, le=1_000_000)]
     """Number of simulations that the corrections were fitted for."""
-    likelihood: Curve
+    likelihood: CorrectionCurve
     """Fitted to predict the moves of human players."""
-    strength: Curve
+    strength: CorrectionCurve
     """Fitted to match the expected score that human players lose per move."""
 
 
 Epd = Annotated[str, Field(max_length=100)]
 Uci = Annotated[str, Field(pattern=r"^[a-h][1-8][a-h][1-8][qrbn]?$")]
 Book = dict[Epd, Annotated[dict[Uci, Count], Field(min_length=1)]]
-"""Number of games by position and move, of the openings that an imitated player always plays."""
+"""Openings that an imitated player always plays: numbers of games by position (EPD) and move."""
 
 
 class Calibration(Schema):
@@ -125,36 +125,36 @@ class Calibration(Schema):
 
     factor: Annotated[float, Field(ge=0.01, le=100.0)]
     """Factor applied to the value head's logits."""
-    value_brier_before: Number
-    value_brier: Number
+    value_brier_before: FiniteFloat
+    value_brier: FiniteFloat
     """Brier scores on the validation positions, before and after calibration."""
 
 
-class Openings(Schema):
+class BookEntry(Schema):
     """The part of a card that holds an imitation's opening book."""
 
     book: Book | None = None
 
 
-class Card(Openings):
+class Card(BookEntry):
     """The schema of checkpoint.json; `model.checkpoint` checks the versions."""
 
     format_version: int
     encoding_version: int
     moves_hash: Annotated[str, Field(max_length=64)]
     move_features_version: int
-    preset: Preset
+    preset: PresetEntry
     parameters: Count
     step: Count
     positions: Count
     seconds: Annotated[float, Field(ge=0.0, lt=1e15)]
     validation_seconds: Annotated[float, Field(ge=0.0, lt=1e15)] = 0.0
     finished: bool
-    metrics: dict[str, Number]
-    monitor: Monitor | None = None
+    metrics: dict[str, FiniteFloat]
+    monitor: MonitorState | None = None
     calibration: Calibration | None = None
     config: dict[str, Any]
-    data: Data
+    data: TrainingData
     files: dict[str, Any]
     human_search: HumanSearch | None = None
 
@@ -167,8 +167,8 @@ class FileEntry(Schema):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Exported(Schema):
-    """Metadata of an exported network."""
+class ExportMetadata(Schema):
+    """The JSON metadata in an exported network's file."""
 
     encoding_version: int
     moves_hash: str
@@ -178,15 +178,15 @@ class Exported(Schema):
 
 
 def read_book(card: Mapping[str, Any]) -> dict[str, chess.Move]:
-    """Return the move of each position in the book of a checked card, by EPD."""
+    """Return the most played move of each position in the book of a checked card, by EPD."""
     book = card.get("book") or {}
     return {epd: chess.Move.from_uci(max(moves, key=moves.get)) for epd, moves in book.items()}
 
 
-def read_player(directory: Path) -> Imitated | None:
-    """Return the player that a checkpoint imitates; None if there is none or no readable card."""
+def read_player(directory: Path) -> ImitatedPlayer | None:
+    """Return the player that a checkpoint imitates; None without a player or a readable card."""
     try:
         card = parse_json((directory / CARD_FILE).read_bytes())
-        return Imitated.model_validate(card["data"]["player"])
+        return ImitatedPlayer.model_validate(card["data"]["player"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

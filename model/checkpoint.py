@@ -4,13 +4,13 @@ checkpoint.json                     the card: network, training, and the files' 
 weights-<step>-<hash>.safetensors   averaged weights and buffers, for inference
 training-<step>-<hash>.safetensors  raw weights, buffers, optimizer state; absent once finished
 metrics.jsonl                       written by the trainer
-model.onnx                          written by `fianchetto export`; a new save unlists it
+model.onnx                          written by `fianchetto export`; a new save removes its entry
 .lock                               held while a trainer or an export writes
 
-Stability: FORMAT_VERSION 2. The name of a tensor file contains a hash of its content (older names
-do not), so a save never overwrites a file that the card lists. New files are written first, then
-the card is replaced, then old files are deleted. A process killed at any point leaves a checkpoint
-that loads.
+Stability: FORMAT_VERSION 2. The name of a tensor file contains a hash of its content, except in
+older checkpoints, so a save never overwrites a file that the card lists. New files are written
+first, then the card is replaced, then old files are deleted. A process killed at any point leaves a
+checkpoint that loads.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ from engine.evaluation.move_features import MOVE_FEATURES_VERSION
 from engine.json_files import read_json, safe_text, validate_content
 from engine.temporaries import list_abandoned, replace_file, sync_directory
 from model.card import CARD_FILE as CARD_FILE
-from model.card import ONNX, TENSORS, Card, FileEntry, HumanSearch
-from model.network.device import memory_errors
+from model.card import ONNX_FILE, TENSOR_FILE_NAME, Card, FileEntry, HumanSearch
+from model.network.device import convert_memory_errors
 from model.network.network import Network, build
-from model.network.preset import Preset, preset_from_row
+from model.network.preset import Preset, preset_from_dict
 
 FORMAT_VERSION = 2
 MAX_CARD_BYTES = 4 << 20
@@ -92,7 +92,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 def lock_directory(directory: Path) -> Iterator[None]:
     """Create a checkpoint's directory and hold its lock.
 
-    Raises CheckpointBusyError at once if another process holds it.
+    Raises CheckpointBusyError, without waiting, if another process holds the lock.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 def save(
     directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Any]:
-    """Save the tensors of each kind, then the card that lists them; return the written card."""
+    """Save tensors by kind (`weights`, `training`), then the card; return the written card."""
     versions = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -135,7 +135,7 @@ def save(
 def save_files(
     directory: Path, card: Mapping[str, Any], files: Iterable[tuple[str, bytes]]
 ) -> dict[str, Any]:
-    """Write the (kind, bytes) files, then the card, then delete old files; return the card."""
+    """Write files given as (kind, bytes), then the card; delete old files and return the card."""
     entries: dict[str, Any] = {}
     for kind, data in files:
         digest = hashlib.sha256(data).hexdigest()
@@ -151,13 +151,13 @@ def save_files(
 def delete_superseded(directory: Path, card: Mapping[str, Any]) -> None:
     """Delete tensor files that the card does not list, and abandoned temporary files.
 
-    Safe to repeat after a killed save. A file without a hash in its name is kept: it may be a
-    user's copy.
+    This may be repeated after a killed save. A file without a hash in its name is kept, since it
+    may be a user's copy.
     """
-    kept = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
+    listed = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
     for path in directory.glob("*.safetensors"):
-        found = TENSORS.fullmatch(path.name)
-        if found and found[3] and path.name not in kept:
+        match = TENSOR_FILE_NAME.fullmatch(path.name)
+        if match and match[3] and path.name not in listed:
             path.unlink(missing_ok=True)
     for path in list_abandoned(directory):
         path.unlink(missing_ok=True)
@@ -172,36 +172,36 @@ def _write_card(directory: Path, card: Mapping[str, Any]) -> None:
 def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
     """Write the exported network and record its hash in the card.
 
-    The old entry is removed first, so a process killed in between leaves a card without an export.
+    The card's old entry is removed first, so that a killed process leaves a card without an export.
     Raises CheckpointError if the weights have changed since the export.
     """
     with _hold_card(directory, weights_sha256, "export") as card:
         if card["files"].pop("onnx", None) is not None:
             _write_card(directory, card)
-        write_atomically(directory / ONNX, data)
-        entry = {"name": ONNX, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        write_atomically(directory / ONNX_FILE, data)
+        entry = {"name": ONNX_FILE, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         _write_card(directory, {**card, "files": {**card["files"], "onnx": entry}})
 
 
 def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, Any]) -> None:
-    """Store search corrections in the card; CheckpointError if the weights have changed since."""
+    """Store search corrections, fitted to the weights with this hash, in the card.
+
+    Raises CheckpointError if the weights have changed since.
+    """
     validate_content(directory / CARD_FILE, dict(entry), HumanSearch, CardError)
     with _hold_card(directory, weights_sha256, "calibrate") as card:
         _write_card(directory, {**card, "human_search": dict(entry)})
 
 
 @contextmanager
-def _hold_card(directory: Path, weights_sha256: str, work: str) -> Iterator[dict[str, Any]]:
-    """Hold a checkpoint's lock and yield its card.
-
-    Raises CheckpointError if the weights have changed since `weights_sha256` was computed.
-    """
+def _hold_card(directory: Path, weights_sha256: str, command: str) -> Iterator[dict[str, Any]]:
+    """Hold a checkpoint's lock and yield its card; CheckpointError if its weights have changed."""
     with lock_directory(directory):
         card = read_card(directory)
         if card["files"]["weights"]["sha256"] != weights_sha256:
             raise CheckpointError(
-                f"{directory} has been saved since: this result is for its old weights; {work} it "
-                f"again"
+                f"{directory} has new weights, and the result is for its old ones: run "
+                f"`fianchetto {command}` again"
             )
         yield card
 
@@ -220,9 +220,10 @@ def read_card(directory: Path) -> dict[str, Any]:
 def _find_entry(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return the card's entry for its `weights` or `training` file, or raise DamagedFileError."""
     entry = card["files"].get(kind)
-    found = TENSORS.fullmatch(str(entry.get("name"))) if isinstance(entry, dict) else None
-    if found is None or found[1] != kind:
-        raise DamagedFileError(f"{directory}: the card lists no {kind} file")
+    name = str(entry.get("name")) if isinstance(entry, dict) else ""
+    match = TENSOR_FILE_NAME.fullmatch(name)
+    if match is None or match[1] != kind:
+        raise DamagedFileError(f"{directory}: {CARD_FILE} lists no {kind} file: copy it again")
     return dict(entry)
 
 
@@ -239,8 +240,7 @@ def _check_card(path: Path, card: object) -> None:
         raise EncodingMismatchError(
             f"{path.parent} was trained with encoding {card['encoding_version']} "
             f"({safe_text(card['moves_hash'], quote=False)}), but this version uses "
-            f"{ENCODING_VERSION} "
-            f"({moves_hash()}), with different planes or labels; train it again"
+            f"{ENCODING_VERSION} ({moves_hash()}), with different planes or labels: train it again"
         )
     version = card["move_features_version"]
     if card["preset"].get("move_features_width") and version != MOVE_FEATURES_VERSION:
@@ -251,18 +251,18 @@ def _check_card(path: Path, card: object) -> None:
 
 
 def read_tensors(
-    directory: Path, card: Mapping[str, Any], kind: str, largest: int
+    directory: Path, card: Mapping[str, Any], kind: str, max_bytes: int
 ) -> dict[str, Tensor]:
-    """Read the `weights` or `training` file that a card lists, of at most `largest` bytes.
+    """Read the `weights` or `training` file that a card lists, of at most `max_bytes`.
 
     Size and hash are checked before the content is parsed. Raises DamagedFileError.
     """
     entry = _find_entry(directory, card, kind)
     path = directory / entry["name"]
     try:
-        if path.stat().st_size > largest:
+        if path.stat().st_size > max_bytes:
             raise DamagedFileError(
-                f"{path} is too large for its preset: more than {largest:,} bytes"
+                f"{path} is too large for its preset: more than {max_bytes:,} bytes"
             )
         data = path.read_bytes()
     except OSError as error:
@@ -279,22 +279,23 @@ def read_tensors(
         ) from error
 
 
-def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) -> None:
-    """Copy tensors into the tensors of a network or optimizer, in place.
+def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: str) -> None:
+    """Copy the tensors of `source` into those of a network or optimizer, in place.
 
-    Meta tensors are only compared. Raises TensorMismatchError, which names the tensor.
+    Tensors on the meta device are only compared. Raises TensorMismatchError, which names the
+    tensor.
     """
-    strange = sorted(target.keys() ^ tensors.keys())
-    if strange:
+    unmatched = sorted(target.keys() ^ tensors.keys())
+    if unmatched:
         raise TensorMismatchError(
-            f"{what}: missing or unknown tensors ({len(strange)} in total): "
-            f"{safe_text(', '.join(strange[:5]), 200, quote=False)}"
+            f"{source}: missing or unknown tensors ({len(unmatched)} in total): "
+            f"{safe_text(', '.join(unmatched[:5]), 200, quote=False)}"
         )
     for name, tensor in target.items():
-        found = tensors[name]
-        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+        given = tensors[name]
+        if given.shape != tensor.shape or given.dtype != tensor.dtype:
             raise TensorMismatchError(
-                f"{what}: {name} is {found.dtype} {safe_text(list(found.shape))}, but must be "
+                f"{source}: {name} is {given.dtype} {safe_text(list(given.shape))}, but must be "
                 f"{tensor.dtype} {list(tensor.shape)}"
             )
     with torch.no_grad():
@@ -307,7 +308,6 @@ class _SkipInit(TorchFunctionMode):
     """Skip `torch.nn.init`: on the meta device, `normal_` takes a second to import the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return an initializer's tensor unchanged; call any other function."""
         kwargs = kwargs or {}
         is_initializer = getattr(func, "__module__", "") == "torch.nn.init"
         return kwargs["tensor"] if is_initializer else func(*args, **kwargs)
@@ -320,28 +320,31 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
     allocate no memory. Raises CardError, DamagedFileError, TensorMismatchError.
     """
     try:
-        preset = preset_from_row(card["preset"])
+        preset = preset_from_dict(card["preset"])
     except UserError as error:  # an invalid field, view or vocabulary
         raise CardError(f"{directory / CARD_FILE}: {error}") from error
     with torch.device("meta"), _SkipInit():
-        wanted = Network(preset).state_dict()
-    largest = MAX_HEADER_BYTES + sum(tensor.nbytes for tensor in wanted.values())
-    tensors = read_tensors(directory, card, "weights", largest)
-    copy_tensors(wanted, tensors, str(directory))
+        expected = Network(preset).state_dict()
+    max_bytes = MAX_HEADER_BYTES + sum(tensor.nbytes for tensor in expected.values())
+    tensors = read_tensors(directory, card, "weights", max_bytes)
+    copy_tensors(expected, tensors, str(directory))
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise DamagedFileError(
                 f"{directory}: {name} contains NaN or infinity: training diverged, or the file is "
-                f"damaged"
+                "damaged; train it or copy it again"
             )
     return preset, tensors
 
 
 def load(directory: Path) -> tuple[Network, dict[str, Any]]:
-    """Load a checkpoint: the averaged network, in eval mode on the CPU, and the card."""
+    """Return a checkpoint's network, with averaged weights, in eval mode on the CPU, and its card.
+
+    Raises CheckpointError.
+    """
     card = read_card(directory)
     preset, tensors = read_weights(directory, card)
-    with memory_errors(f"the network of {directory}", "free some memory"):
+    with convert_memory_errors(f"the network of {directory}", "free some memory"):
         network = build(preset, seed=0)
     copy_tensors(network.state_dict(), tensors, str(directory))
     return network.eval(), card

@@ -22,28 +22,28 @@ from engine.errors import UserError
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[float, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def settings(refusal: type[UserError]) -> Callable[[type[T]], type[T]]:
-    """Return a decorator for dataclasses of settings; invalid values raise `refusal`."""
+def settings(error_type: type[UserError]) -> Callable[[type[T]], type[T]]:
+    """Return a decorator for dataclasses of settings; invalid values raise `error_type`."""
 
     def decorate(cls: type[T]) -> type[T]:
         checks = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)
-        made: Any = dataclass(cls, frozen=True, kw_only=True, slots=True, config=checks)
-        check = made.__init__
+        validated: Any = dataclass(cls, frozen=True, kw_only=True, slots=True, config=checks)
+        pydantic_init = validated.__init__
 
-        def create(self: Any, **values: Any) -> None:
-            lists = {name: tuple(one) for name, one in values.items() if isinstance(one, list)}
+        def init(self: Any, **values: Any) -> None:
+            tuples = {name: tuple(value) for name, value in values.items() if type(value) is list}
             try:
-                check(self, **values | lists)
+                pydantic_init(self, **values | tuples)
             except ValidationError as error:
-                raise first_refusal(error) or refusal(describe_first(error)) from None
+                raise find_user_error(error) or error_type(describe_first_error(error)) from None
 
-        made.__init__ = create
-        return cast("type[T]", made)
+        validated.__init__ = init
+        return cast("type[T]", validated)
 
     return decorate
 
@@ -51,37 +51,35 @@ def settings(refusal: type[UserError]) -> Callable[[type[T]], type[T]]:
 def validate(
     cls: type[T],
     values: Mapping[str, Any],
-    refusal: type[UserError] = UserError,
-    place: Callable[[str], str] = str,
+    error_type: type[UserError] = UserError,
+    format_name: Callable[[str], str] = str,
 ) -> T:
     """Build a settings dataclass, with any nested ones, from strings and other values.
 
-    Raises `refusal` for a value that has the wrong type or is out of bounds; `place` turns a dotted
-    key into the name that the message shows. The classes' own checks raise their own errors.
+    Raises `error_type` for a value that has the wrong type or is out of bounds. The message shows
+    the setting as `format_name(dotted_key)`. The classes' own checks raise their own errors.
     """
     try:
         return TypeAdapter(cls).validate_python(values, strict=False)
     except ValidationError as error:
-        raise first_refusal(error) or refusal(describe_first(error, place)) from None
+        message = describe_first_error(error, format_name)
+        raise find_user_error(error) or error_type(message) from None
 
 
-def first_refusal(error: ValidationError) -> UserError | None:
+def find_user_error(error: ValidationError) -> UserError | None:
     """Return the UserError that a class's own check raised; None if a type or bound failed."""
     raised = error.errors()[0].get("ctx", {}).get("error")
     return raised if isinstance(raised, UserError) else None
 
 
-def describe_first(error: ValidationError, place: Callable[[str], str] = str) -> str:
+def describe_first_error(error: ValidationError, format_name: Callable[[str], str] = str) -> str:
     """Describe the first error in a sentence: the setting, its allowed values, and its value."""
     first = error.errors()[0]
-    name = place(".".join(map(str, first["loc"])))
+    name = format_name(".".join(map(str, first["loc"])))
     if first["type"] in ("unexpected_keyword_argument", "missing"):
         return f"{name}: {first['msg'].lower()}"
     wanted = first["msg"].removeprefix("Input should be ").partition(", unable")[0]
     wanted = wanted.replace("Tuple should have", "a list of").partition(" after validation")[0]
-    for formal, plain in (
-        ("greater than or equal to", "at least"),
-        ("less than or equal to", "at most"),
-    ):
-        wanted = wanted.replace(formal, plain)
+    wanted = wanted.replace("greater than or equal to", "at least")
+    wanted = wanted.replace("less than or equal to", "at most")
     return f"{name} must be {wanted}, got {first['input']!r:.100}"

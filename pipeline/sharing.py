@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.json_files import read_json
-from model.card import CARD_FILE, ONNX
+from model.card import CARD_FILE, ONNX_FILE
 from pipeline.dataset.dataset import Dataset, is_training_set
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.errors import ConfigError, FetchError
@@ -26,7 +26,7 @@ README_FILE, DATA_CARD_FILE = "README.md", "CARD.md"
 DATASET_PREFIX = "datasets/"
 """Prefix of a dataset's name in `repo`, as in the hub's URLs."""
 PULLED_FILES = {
-    "model": re.compile(rf"{CARD_FILE}|{ONNX}|{README_FILE}|weights-[\w-]+\.safetensors", re.ASCII),
+    "model": re.compile(rf"{CARD_FILE}|{ONNX_FILE}|{README_FILE}|weights-[\w-]+\.safetensors", re.ASCII),
     "dataset": re.compile(rf"{MANIFEST}|{DATA_CARD_FILE}|{README_FILE}|[\w.-]+\.parquet", re.ASCII),
 }
 """Names of files to download, by the kind of repository. They contain no path, so nothing is
@@ -54,7 +54,7 @@ def push(
     else:
         card = _check_checkpoint(folder)
         files = [CARD_FILE, card["files"]["weights"]["name"]]
-        files += [ONNX] if "onnx" in card["files"] else []
+        files += [ONNX_FILE] if "onnx" in card["files"] else []
         text = format_model_card(card, name, license, _read_report(report))
     operations = [hub.CommitOperationAdd(file, str(folder / file)) for file in files]
     operations.append(hub.CommitOperationAdd(README_FILE, text.encode()))

@@ -13,21 +13,21 @@ from model.data.rows import Batch
 from model.network.encoder import Rows
 
 BATCHES_AHEAD = 2
-"""Number of batches that one thread prepares in advance, so that a slow one does not delay a step.
-Each further thread adds one."""
+"""Number of batches that a single thread prepares in advance, so that a slow batch does not delay a
+step. Each further thread adds one."""
 MAX_THREADS = 14
-"""Maximum number of threads that prepare batches for a GPU; more wait for Python's lock."""
+"""Maximum number of threads that prepare batches for a GPU; more would wait for the GIL."""
 MAX_QUEUED_STEPS = 2
-"""Number of steps that may wait in a GPU's queue, to bound the memory of their batches."""
+"""Maximum number of steps in a GPU's queue, to limit the memory of their batches."""
 
 Parts = Sequence[Rows]
 """A batch, divided into the parts that a step computes one after the other."""
-Ready = tuple[Parts, torch.cuda.Event | None]
+PreparedBatch = tuple[Parts, torch.cuda.Event | None]
 """A prepared batch, and the event that marks the end of its copy to the GPU."""
 
 
 def count_threads(device: torch.device, threads: int, processes: int) -> int:
-    """Return the number of threads that prepare batches: one on a CPU, whose cores train.
+    """Return the number of threads that prepare batches: only one on a CPU, whose cores train.
 
     `threads` is the setting, 0 for all cores. `processes` is the number of training processes
     that share the machine.
@@ -41,8 +41,8 @@ class Prefetcher:
     """Prepare the batches of an iterator on threads, a few in advance, and return them in order.
 
     One thread reads the iterator, so the batches do not depend on the number of threads that
-    prepare them. It does not track a position in the stream: the run's step counter does. On exit,
-    the context manager waits for the batches in preparation and starts no other.
+    prepare them. On exit, the context manager waits for the batches in preparation and starts no
+    others.
     """
 
     def __init__(
@@ -57,10 +57,11 @@ class Prefetcher:
         self.reader = ThreadPoolExecutor(1, "next-batch")
         self.workers = ThreadPoolExecutor(threads, "next-batch")
         self.ahead = BATCHES_AHEAD + threads - 1
-        self.futures: deque[Future[Ready | None]] = deque()
+        self.futures: deque[Future[PreparedBatch | None]] = deque()
         self.waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        """Start and end of the GPU's waits that have not been added to `waited`."""
         self.waited = 0.0
-        """Seconds in which the device waited for batches after the first; on a GPU, this is known
+        """Seconds that the device has waited for batches after the first; on a GPU, a wait is added
         MAX_QUEUED_STEPS steps later."""
 
     def __enter__(self) -> Self:
@@ -71,7 +72,7 @@ class Prefetcher:
         self.workers.shutdown(cancel_futures=True)
         self.reader.shutdown()
 
-    def take(self) -> Parts | None:
+    def take_parts(self) -> Parts | None:
         """Return the next batch and start preparing another; None at the end.
 
         Errors of the iterator or of `prepare` are raised here.
@@ -80,37 +81,38 @@ class Prefetcher:
         while len(self.futures) <= self.ahead:
             batch = self.reader.submit(next, self.batches, None)
             self.futures.append(self.workers.submit(self._prepare_next, batch))
-        began, ended = time.perf_counter(), self._mark()
-        ready = self.futures.popleft().result()
-        if ready is None:
+        began, step_ended = time.perf_counter(), self._record_event()
+        prepared = self.futures.popleft().result()
+        if prepared is None:
             return None
-        parts, copied = ready
-        if copied is None or ended is None:
+        parts, copied = prepared
+        if copied is None or step_ended is None:
             self.waited += 0.0 if is_first else time.perf_counter() - began
             return parts
-        here = torch.cuda.current_stream(self.stream.device if self.stream else None)
-        here.wait_event(copied)
+        compute_stream = torch.cuda.current_stream(self.stream.device if self.stream else None)
+        compute_stream.wait_event(copied)
         for columns in parts:
             for column in columns.values():
-                # keep the copying stream from reusing this memory before stream `here` has read it
-                column.record_stream(here)
-        begins = self._mark()
-        assert begins is not None
-        self.waits.append((begins if is_first else ended, begins))
+                # the copying stream must not reuse this memory before the step has read it
+                column.record_stream(compute_stream)
+        step_begins = self._record_event()
+        assert step_begins is not None
+        self.waits.append((step_begins if is_first else step_ended, step_begins))
         while len(self.waits) > MAX_QUEUED_STEPS:
-            ended, begins = self.waits.popleft()
-            begins.synchronize()
-            self.waited += ended.elapsed_time(begins) / 1000
+            step_ended, step_begins = self.waits.popleft()
+            step_begins.synchronize()
+            self.waited += step_ended.elapsed_time(step_begins) / 1000
         return parts
 
-    def _mark(self) -> torch.cuda.Event | None:
+    def _record_event(self) -> torch.cuda.Event | None:
+        """Record when the GPU reaches this point of its queue; None on a CPU."""
         if self.stream is None:
             return None
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.stream.device))
         return event
 
-    def _prepare_next(self, next_batch: Future[Batch | None]) -> Ready | None:
+    def _prepare_next(self, next_batch: Future[Batch | None]) -> PreparedBatch | None:
         batch = next_batch.result()
         if batch is None:
             return None

@@ -31,11 +31,9 @@ Batch = Mapping[str, NDArray[Any]]
 HIDE_ONE_IN = 8
 """In training, one row in HIDE_ONE_IN has its ratings hidden; the same holds for clocks and for the
 last moves."""
-PADDED_MOVES = 4
-"""A batch's legal moves are padded to a multiple of this many per row, to limit the number of
-shapes."""
-MOVES_STEP = 16
-"""`pad_rows` pads legal moves to a multiple of this many per row."""
+TRAINING_MOVES_STEP, EVALUATION_MOVES_STEP = 4, 16
+"""The legal moves of a batch of N rows are padded to a multiple of N times this number, to limit
+the number of shapes."""
 
 
 def input_columns(preset: Preset) -> tuple[str, ...]:
@@ -44,7 +42,7 @@ def input_columns(preset: Preset) -> tuple[str, ...]:
 
 
 def column_defaults(preset: Preset) -> dict[str, int]:
-    """Return the value for "unknown" of each input column."""
+    """Return the value that means unknown for each input column; 0 where a column has none."""
     return {name: UNKNOWN.get(name, 0) for name in input_columns(preset)}
 
 
@@ -68,7 +66,7 @@ def load_rows(
     """Return a batch's network inputs on the device.
 
     Attack planes and move features are computed here. With `padded`, the number of legal moves is
-    rounded up to a multiple of PADDED_MOVES per row. Raises PlanesError for planes that do not
+    padded to a multiple of TRAINING_MOVES_STEP per row. Raises PlanesError for planes that do not
     describe a position, and MissingColumnError if the batch lacks a column that the preset reads.
     """
     names = input_columns(preset)
@@ -79,33 +77,24 @@ def load_rows(
         columns["attacks"] = to_bytes(attack_planes(batch["planes"]))
     if preset.move_features_width:
         moves = legal_move_features(batch["planes"])
-        if padded:
-            moves = pad_moves(moves, PADDED_MOVES * len(batch["planes"]))
         columns |= {name: to_tensor(column) for name, column in moves.items()}
+    if padded:
+        columns = pad_rows(columns, len(batch["planes"]), TRAINING_MOVES_STEP)
     return {name: copy_to(column, device) for name, column in columns.items()}
 
 
-def pad_moves(moves: Batch, step: int) -> dict[str, NDArray[Any]]:
-    """Pad legal moves with NO_MOVE, and their features with zeros, to a multiple of `step`."""
-    count = -len(moves["moves"]) % step
-    return {
-        "moves": np.pad(moves["moves"], (0, count), constant_values=NO_MOVE),
-        "move_features": np.pad(moves["move_features"], ((0, count), (0, 0))),
-    }
+def pad_rows(rows: Rows, count: int, moves_step: int = EVALUATION_MOVES_STEP) -> dict[str, Tensor]:
+    """Pad rows to `count` with zeros, and their legal moves to a multiple of `moves_step` per row.
 
-
-def pad_rows(rows: Rows, count: int) -> dict[str, Tensor]:
-    """Pad rows on the CPU with zeros to `count`, and legal moves to a multiple of MOVES_STEP each.
-
-    The network's outputs for other rows do not change.
+    The network's outputs for the given rows do not change.
     """
-    step, padded = MOVES_STEP * count, {}
+    padded = {}
     for name, column in rows.items():
         is_moves = name in ("moves", "move_features")
-        missing = -len(column) % step if is_moves else count - len(column)
+        missing = -len(column) % (moves_step * count) if is_moves else count - len(column)
         sides = [0] * (2 * column.ndim - 1) + [missing]
         value = NO_MOVE if name == "moves" else 0
-        padded[name] = F.pad(column, sides, value=value)
+        padded[name] = F.pad(column, sides, value=value) if missing else column
     return padded
 
 
@@ -133,7 +122,7 @@ def blank_rows(preset: Preset, count: int, moves: int) -> dict[str, Tensor]:
 
 
 def hash_step(seed: int, step: int) -> int:
-    """Hash seed and step to 32 bits with splitmix64 (Steele 2014), to select the rows to hide.
+    """Hash a run's seed and step to 32 bits with splitmix64 (Steele 2014), for `hide_columns`.
 
     The hash depends on nothing else, so a resumed run hides the same rows as an uninterrupted one.
     """
@@ -143,16 +132,16 @@ def hash_step(seed: int, step: int) -> int:
     return int(words[0]) >> 32
 
 
-def hide_columns(rows: Rows, names: tuple[str, ...], draw: int | Tensor) -> Rows:
+def hide_columns(rows: Rows, names: tuple[str, ...], step_hash: int | Tensor) -> Rows:
     """Set ratings, clocks or last moves to unknown in some rows, for the columns in `names`.
 
-    Rows are selected by a 32-bit hash of (game, ply, draw) (the finalizer of MurmurHash3), so the
-    division into microbatches and processes does not matter. `draw` may be a tensor on the device,
-    so that a captured CUDA graph can read a new one.
+    Rows are selected by a 32-bit hash of (game, ply, step_hash), the finalizer of MurmurHash3, so
+    the division into microbatches and processes does not matter. `step_hash` may be a tensor on the
+    device, so that a captured CUDA graph can read a new value.
     """
     if not names:
         return rows
-    mixed_B = (rows["game"] * 0x9E3779B1 + rows["ply"] * 0x85EBCA77 + draw) & 0xFFFFFFFF
+    mixed_B = (rows["game"] * 0x9E3779B1 + rows["ply"] * 0x85EBCA77 + step_hash) & 0xFFFFFFFF
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed_B = ((mixed_B ^ (mixed_B >> shift)) * factor) & 0xFFFFFFFF
     mixed_B ^= mixed_B >> 16

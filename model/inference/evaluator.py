@@ -20,20 +20,20 @@ from model.checkpoint import CARD_FILE, CardError, load
 from model.data.rows import Batch, column_defaults, copy_to, load_rows, pad_rows
 from model.inference.columns import (
     MAX_BATCH_ROWS,
-    Answer,
+    Columns,
     Corrections,
-    Rows,
+    Outputs,
     evaluate_in_batches,
     fill_columns,
     read_corrections,
 )
 from model.network.decoder import merge_promotions
-from model.network.device import autocast, device_for, dtype_for, memory_errors
+from model.network.device import autocast, convert_memory_errors, select_device, select_dtype
 from model.network.graphs import Graphs, Inputs
 from model.network.network import Network
 
-SIZES = (1, 8, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, MAX_BATCH_ROWS)
-"""Rows of a padded batch on a GPU."""
+PADDED_SIZES = (1, 8, 32, 64, 128, 256, 384, 512, 768, 1024, 1536, MAX_BATCH_ROWS)
+"""Numbers of rows that batches are padded to on a GPU."""
 CPU = torch.device("cpu")
 
 
@@ -41,8 +41,8 @@ class NetworkEvaluator:
     """An `engine.evaluation.evaluator.Evaluator` that runs a network on packed planes."""
 
     def __init__(self, network: Network, *, device: str = "auto", amp: str = "auto") -> None:
-        self.device = device_for(device)
-        self.dtype = dtype_for(amp, self.device)
+        self.device = select_device(device)
+        self.dtype = select_dtype(amp, self.device)
         self.network = network.to(self.device).eval()
         self.preset = network.preset
         self.columns = column_defaults(self.preset)
@@ -52,32 +52,33 @@ class NetworkEvaluator:
         self.book: dict[str, chess.Move] = {}
         """Openings that the imitated player always plays, by EPD."""
         self.graphs = Graphs(self._forward, self.device) if self.device.type == "cuda" else None
-        self.lock = Lock()  # graphs have static inputs and outputs: one call at a time
+        self.lock = Lock()  # all calls of a graph share its inputs and outputs
 
-    def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
+    def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Outputs:
         """Return policy logits, float32 `[B, 4096]`, and win, draw, loss, float32 `[B, 3]`.
 
-        Both are for the side to move. `columns` may have more columns than the network reads.
-        Illegal moves have logits too, and some are minus infinity. A scalar value v in -1..1
-        becomes (1 + v) / 2, 0, (1 - v) / 2; without a value head each is 1/3. Raises AnswerError
-        for outputs that are not finite, and OutOfMemoryError.
+        Both are for the side to move. `columns` may have more columns than the network reads. The
+        logits of illegal moves have no meaning, and some are minus infinity. A scalar value v in
+        -1..1 becomes (1 + v) / 2, 0, (1 - v) / 2; without a value head each is 1/3. Raises
+        NetworkOutputError for other outputs that are not finite, and OutOfMemoryError.
         """
         rows = fill_columns(planes_BP, columns or {}, self.columns)
         return evaluate_in_batches(self._evaluate, rows, f"the network {self.preset.name}")
 
     @torch.inference_mode()
-    def _evaluate(self, rows: Rows) -> Answer:
+    def _evaluate(self, rows: Columns) -> Outputs:
         work = f"evaluating {len(rows['planes']):,} positions with the network {self.preset.name}"
-        with memory_errors(work, "free some memory, or evaluate fewer positions at once"):
+        with convert_memory_errors(work, "free some memory, or evaluate fewer positions at once"):
             if self.graphs is None:
                 outputs = self._forward([load_rows(self.preset, rows, self.device)])
                 return outputs[0].cpu().numpy(), outputs[1].cpu().numpy()
             count = len(rows["planes"])
-            size = SIZES[bisect_left(SIZES, count)]
+            size = PADDED_SIZES[bisect_left(PADDED_SIZES, count)]
             padded = pad_rows(load_rows(self.preset, rows, CPU), size)
             with self.lock:
-                columns = {name: copy_to(one, self.device) for name, one in padded.items()}
-                logits_BL, wdl_B3 = (_to_host(one[:count]) for one in self.graphs([columns]))
+                columns = {name: copy_to(column, self.device) for name, column in padded.items()}
+                padded_outputs = self.graphs([columns])
+                logits_BL, wdl_B3 = (_copy_to_host(output[:count]) for output in padded_outputs)
                 if self.device.type == "cuda":
                     torch.cuda.current_stream(self.device).synchronize()
             return logits_BL.numpy(), wdl_B3.numpy()
@@ -90,8 +91,8 @@ class NetworkEvaluator:
         return merge_promotions(prediction.logits, columns["planes"]), prediction.wdl.exp()
 
 
-def _to_host(column: Tensor) -> Tensor:
-    """Start to copy a column to the host; pageable memory would take several times as long."""
+def _copy_to_host(column: Tensor) -> Tensor:
+    """Start copying a column to pinned memory, which is several times as fast as other memory."""
     if column.device.type == "cpu":
         return column.clone()
     copied = torch.empty(column.shape, dtype=column.dtype, pin_memory=True)
@@ -99,9 +100,9 @@ def _to_host(column: Tensor) -> Tensor:
 
 
 def evaluator(directory: Path, *, device: str = "auto", amp: str = "auto") -> NetworkEvaluator:
-    """Load a checkpoint as an evaluator. Raises CheckpointError as `model.checkpoint.load` does."""
+    """Load a checkpoint as an evaluator. Raises CheckpointError and DeviceError."""
     network, card = load(directory)
-    found = NetworkEvaluator(network, device=device, amp=amp)
-    found.corrections = read_corrections(directory / CARD_FILE, card, CardError)
-    found.book = read_book(card)
-    return found
+    loaded = NetworkEvaluator(network, device=device, amp=amp)
+    loaded.corrections = read_corrections(directory / CARD_FILE, card, CardError)
+    loaded.book = read_book(card)
+    return loaded

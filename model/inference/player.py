@@ -32,15 +32,15 @@ from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.inference.onnx_evaluator import OnnxEvaluator, find_export
 
 MAX_SIMULATIONS = 1_000_000
-"""Maximum simulations per call: memory for the whole tree is allocated in advance."""
+"""Maximum number of simulations per call, since memory for the whole tree is allocated first."""
 MAX_CONDITION = 65_535
 """Maximum rating, and clock in seconds: the columns are uint16."""
 CONDITION_COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo"}
-"""Column of each condition whose name differs from the column's."""
+"""Column of each condition; a condition that is not listed has the name of its column."""
 
 
 class ConditionError(UserError):
-    """A condition sets a column that the network does not read."""
+    """The network does not read the column that a condition sets."""
 
 
 class GameOverError(UserError):
@@ -60,17 +60,17 @@ class Choice:
     wdl: tuple[float, float, float]
     """Win, draw and loss probabilities for the side to move, from the network without search."""
     simulations: int = 0
-    """Simulations of the search that corrected the policy; 0 without a search, or if the card has
-    no correction (`fianchetto calibrate` fits one)."""
+    """Simulations of the search that corrected the policy. It is 0 without a search, and without a
+    correction in the card (`fianchetto calibrate` fits one)."""
 
 
 class Player:
     """A network that plays on boards."""
 
     def __init__(self, network: NetworkEvaluator, exported: OnnxEvaluator | None = None) -> None:
-        """Use `network` for policies and `exported`, which is faster, for searches if given."""
+        """Use `network` for policies, and for searches `exported` if given, which is faster."""
         self.evaluator = network
-        self._searched = exported or network
+        self._search_evaluator = exported or network
 
     def choose(
         self,
@@ -90,21 +90,21 @@ class Player:
         `board` is a python-chess board, a FEN, or "startpos". Networks that read the last moves
         take them from its move stack. Ratings, the clock of the side to move in seconds, and the
         time control ("180+2" in seconds, or "bullet", "blitz", "rapid", "classical") need a network
-        that reads them (else ConditionError). None means unknown; `opponent_rating` defaults to
-        `rating`. An imitation plays the openings that its player always plays, at any temperature.
-        With `simulations`, a search corrects the policy (engine/search/human.py). The aim
-        "likelihood" predicts the moves of human players of that rating; "strength" matches their
-        playing strength. Raises GameOverError, FenError for positions that cannot be played, and
-        UserError for values of the wrong type.
+        that reads them, and raise ConditionError otherwise. None means unknown; `opponent_rating`
+        defaults to `rating`. An imitation plays the openings that its player always plays, at any
+        temperature. With `simulations`, a search corrects the policy (engine/search/human.py). The
+        aim "likelihood" predicts the moves of human players of that rating; "strength" matches
+        their playing strength. Raises GameOverError, FenError for positions that cannot be played,
+        and UserError for values of the wrong type.
         """
-        board, temperature = _read_board(board), _read_temperature(temperature)
-        simulations = _read_whole("simulations", simulations, 0, MAX_SIMULATIONS)
+        board, temperature = _check_board(board), _check_temperature(temperature)
+        simulations = _check_integer("simulations", simulations, 0, MAX_SIMULATIONS)
         if aim not in get_args(Aim):
             raise UserError(f"aim must be one of {', '.join(get_args(Aim))}, not {aim!r}")
         conditions = self._conditions(
             time_control, rating=rating, opponent_rating=opponent_rating, clock=clock
         )
-        correction = self._searched.corrections.get(aim) if simulations else None
+        correction = self._search_evaluator.corrections.get(aim) if simulations else None
         style = Style(
             correction=correction,
             simulations=simulations,
@@ -115,9 +115,9 @@ class Player:
             raise UserError(f"random must be a numpy.random.Generator, not {random!r}")
         random = random or np.random.default_rng()
         play = self._play(style, [Request(board=board, conditions=conditions, random=random)])[0]
-        likely = sorted(play.moves, key=lambda line: -line.share)
-        shares = {line.move: line.share for line in likely}
-        return Choice(play.move, shares, play.value, play.wdl, play.simulations)
+        lines = sorted(play.moves, key=lambda line: -line.share)
+        probabilities = {line.move: line.share for line in lines}
+        return Choice(play.move, probabilities, play.value, play.wdl, play.simulations)
 
     def policies(
         self, board: chess.Board | str, ratings: Sequence[int], *, time_control: str | None = None
@@ -128,16 +128,19 @@ class Player:
         a queen, as in `choose`. Raises GameOverError, and ConditionError if the network does not
         read ratings.
         """
-        board = _read_board(board)
+        board = _check_board(board)
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
         if isinstance(ratings, str) or not isinstance(ratings, Iterable):
             raise UserError(f"ratings must be a list of whole numbers, not {ratings!r}")
-        conditions = [self._conditions(time_control, rating=rating) for rating in ratings]
-        if not conditions:
+        requests = [
+            Request(board=board, conditions=self._conditions(time_control, rating=rating))
+            for rating in ratings
+        ]
+        if not requests:
             return moves, np.empty((0, len(moves)))
-        plays = self._play(Style(), [Request(board=board, conditions=one) for one in conditions])
-        shares = [{line.move: line.share for line in play.moves} for play in plays]
-        return moves, np.array([[found[move] for move in moves] for found in shares])
+        plays = self._play(Style(), requests)
+        policies = [{line.move: line.share for line in play.moves} for play in plays]
+        return moves, np.array([[policy[move] for move in moves] for policy in policies])
 
     def analyse(self, board: chess.Board | str, simulations: int, *, lines: int = 3) -> Play:
         """Search for the best moves; the first `lines` of them come with variations.
@@ -145,35 +148,35 @@ class Player:
         The search is not conditioned on ratings. The board's move stack provides repetitions and
         the last moves. Raises GameOverError.
         """
-        board, lines = _read_board(board), _read_whole("lines", lines, 0, MAX_SIMULATIONS)
-        simulations = _read_whole("simulations", simulations, 1, MAX_SIMULATIONS)
+        board, lines = _check_board(board), _check_integer("lines", lines, 0, MAX_SIMULATIONS)
+        simulations = _check_integer("simulations", simulations, 1, MAX_SIMULATIONS)
         style = Style(search=SearchConfig(simulations=simulations), evaluates_root=True)
         return self._play(style, [Request(board=board, lines=lines)])[0]
 
     def _play(self, style: Style, requests: Sequence[Request]) -> list[Play]:
         """Play a move for each request with a new engine player, so that no trees are reused."""
-        player = EnginePlayer(self.evaluator, style, searched=self._searched)
+        player = EnginePlayer(self.evaluator, style, searched=self._search_evaluator)
         return player.play_all(requests)
 
     def _conditions(self, time_control: str | None, **given: Any) -> Conditions:
         if time_control is not None:
             given["base"], given["increment"] = parse_time_control(time_control)
         numbers = {
-            name: _read_whole(name, one, 0, MAX_CONDITION)
-            for name, one in given.items()
-            if one is not None
+            name: _check_integer(name, value, 0, MAX_CONDITION)
+            for name, value in given.items()
+            if value is not None
         }
-        read = self.evaluator.columns
+        columns = self.evaluator.columns
         for name in (CONDITION_COLUMNS.get(name, name) for name in numbers):
-            if name not in read:
+            if name not in columns:
                 raise ConditionError(
                     f"the network {self.evaluator.preset.name} has no input {name!r}: its inputs "
-                    f"are {', '.join(read) or 'the planes only'}"
+                    f"are {', '.join(columns) or 'the planes only'}"
                 )
         return Conditions(**numbers)
 
 
-def _read_board(board: chess.Board | str) -> chess.Board:
+def _check_board(board: chess.Board | str) -> chess.Board:
     """Return a playable board with at least one legal move, from a board, FEN or "startpos".
 
     Raises FenError, GameOverError, and UserError for another type.
@@ -190,19 +193,20 @@ def _read_board(board: chess.Board | str) -> chess.Board:
     return board
 
 
-def _read_whole(name: str, value: Any, least: float = -inf, most: float = inf) -> int:
+def _check_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """Return a whole number of any integer type as an int; UserError names it as `name`."""
     try:
         number = None if isinstance(value, bool) else index(value)
     except TypeError:
         number = None
     if number is None:
         raise UserError(f"{name} must be a whole number, not {value!r}")
-    if not least <= number <= most:
-        raise UserError(f"{name} is {number}, but must be from {least} to {most}")
+    if not minimum <= number <= maximum:
+        raise UserError(f"{name} is {number}, but must be from {minimum} to {maximum}")
     return number
 
 
-def _read_temperature(value: Any) -> float:
+def _check_temperature(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise UserError(f"temperature must be a number, not {value!r}")
     if not 0 <= value < inf:
@@ -213,10 +217,11 @@ def _read_temperature(value: Any) -> float:
 def load(
     directory: str | Path, *, device: str = "auto", amp: str = "auto", threads: int = 1
 ) -> Player:
-    """Load a checkpoint as a player whose export runs on `threads` cores.
+    """Load a checkpoint as a player.
 
-    Raises CheckpointError and OnnxError.
+    On a CPU, searches use the checkpoint's exported network if there is one, on `threads` threads.
+    Raises CheckpointError, OnnxError and DeviceError.
     """
     network = evaluator(Path(directory), device=device, amp=amp)
-    on_cpu = network.device.type == "cpu"
-    return Player(network, find_export(Path(directory), threads=threads) if on_cpu else None)
+    is_on_cpu = network.device.type == "cpu"
+    return Player(network, find_export(Path(directory), threads=threads) if is_on_cpu else None)

@@ -26,15 +26,15 @@ CALIBRATION_BATCH = 64
 def quantize(
     path: Path,
     out: Path,
-    inputs: Callable[[Batch], dict[str, NDArray[Any]]],
+    encode_inputs: Callable[[Batch], dict[str, NDArray[Any]]],
     rows: Batch,
-    exact: Collection[str],
+    unquantized: Collection[str],
 ) -> None:
     """Quantize the network in `path` and write the result to `out`.
 
     Convolutions are quantized, and products with constant matrices, which only attention has.
-    `rows` calibrate the scales of activations, and `inputs` converts them to the graph's inputs.
-    Layers with weights named in `exact` stay in float32.
+    `rows` calibrate the scales of activations; `encode_inputs` converts them to the graph's inputs.
+    Layers with weights named in `unquantized` stay in float32.
     """
     import onnx
     from onnxruntime.quantization import (
@@ -49,23 +49,23 @@ def quantize(
         """Feed calibration batches to onnxruntime."""
 
         def __init__(self) -> None:
-            self.batches = _batches(rows)
+            self.batches = _divide_rows(rows)
 
         def get_next(self) -> dict[str, NDArray[Any]] | None:
             """Return the inputs of the next batch, None after the last."""
             batch = next(self.batches, None)
-            return None if batch is None else inputs(batch)
+            return None if batch is None else encode_inputs(batch)
 
     graph = onnx.load(path).graph
-    constants = {one.name for one in graph.initializer} - set(exact)
+    weights = {tensor.name for tensor in graph.initializer} - set(unquantized)
     layers = [node for node in graph.node if node.op_type in ("Conv", "MatMul")]
-    quantized = {node.name: node.op_type for node in layers if node.input[1] in constants}
-    with quiet(), _one_thread():
+    quantized = {node.name: node.op_type for node in layers if node.input[1] in weights}
+    with quiet(), _calibrate_on_one_thread():
         quantize_static(
             str(path),
             str(out),
             Reader(),
-            # min-max scales would let a few extreme rows double the value's error
+            # with min-max scales, a few extreme rows would double the value's error
             calibrate_method=CalibrationMethod.Percentile,
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=sorted(set(quantized.values())),
@@ -77,7 +77,7 @@ def quantize(
         )
 
 
-def _batches(rows: Batch) -> Iterator[Batch]:
+def _divide_rows(rows: Batch) -> Iterator[Batch]:
     """Yield batches of equal size, which onnxruntime requires; drop the remainder."""
     count = len(rows["planes"])
     size = min(CALIBRATION_BATCH, count)
@@ -99,12 +99,12 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _calibrate_on_one_thread() -> Iterator[None]:
     """Calibrate on one thread, because several threads race (microsoft/onnxruntime#18048)."""
     import onnxruntime
     from onnxruntime.quantization.calibrate import CalibraterBase
 
-    def create(self: Any) -> None:
+    def create_session(self: Any) -> None:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -113,7 +113,7 @@ def _one_thread() -> Iterator[None]:
         )
 
     before = CalibraterBase.create_inference_session
-    CalibraterBase.create_inference_session = create
+    CalibraterBase.create_inference_session = create_session
     try:
         yield
     finally:

@@ -1,9 +1,9 @@
 """Export a network as one web page that plays it offline, in plain JavaScript.
 
-The smallest build of onnxruntime-web is a WebAssembly file of 14 MB; the page with the network has
-less than 2 MB. It holds the weights in 16-bit integers, one scale per tensor, with the batch norms
-folded into the convolutions. It plays by the policy at a rating, without a search and without an
-imitation's opening book.
+The page with the network has less than 2 MB; the smallest build of onnxruntime-web alone would have
+14 MB. The weights are 16-bit integers, with one scale for each tensor, and the batch norms are
+folded into the convolutions. The page plays by the policy at a rating, without a search and without
+an imitation's opening book.
 
 Axes of tensors: T taps of a 3x3 convolution, I inputs, O outputs.
 """
@@ -23,8 +23,8 @@ from model.inference.export import ExportError
 from model.network.network import Network
 from model.network.preset import Preset
 
-FOLDER = Path(__file__).parent / "web"
-PLAYABLE = {
+WEB_FOLDER = Path(__file__).parent / "web"
+PLAYABLE_SETTINGS = {
     "view": "marro13+last8+attacks",
     "moves": "marro4096",
     "block": "post",
@@ -35,9 +35,9 @@ PLAYABLE = {
     "policy_width": 0,
     "condition": "ratings",
 }
-"""Settings of the presets that the page can play; width and number of blocks are free."""
+"""Fields that a preset must have for the page to play it; width and number of blocks may vary."""
 DEFAULT_RATING = 1500
-MAX_WORD = 32767
+MAX_INT16 = 32767
 
 
 def export_page(directory: Path, out: Path) -> dict[str, Any]:
@@ -47,10 +47,10 @@ def export_page(directory: Path, out: Path) -> dict[str, Any]:
     """
     network, card = load(directory)
     _require_playable(network.preset)
-    words, tensors = [], []
-    for name, tensor in _tensors(network):
-        scale = max(float(np.abs(tensor).max()), 1e-30) / MAX_WORD
-        words.append(np.rint(tensor / scale).astype("<i2").tobytes())
+    weights, tensors = [], []
+    for name, tensor in _list_tensors(network):
+        scale = max(float(np.abs(tensor).max()), 1e-30) / MAX_INT16
+        weights.append(np.rint(tensor / scale).astype("<i2").tobytes())
         tensors.append({"name": name, "shape": tensor.shape, "scale": scale})
     player = card["data"].get("player") or {"names": [directory.resolve().name], "rating": 0}
     header = {
@@ -60,11 +60,11 @@ def export_page(directory: Path, out: Path) -> dict[str, Any]:
         "tensors": tensors,
     }
     page, *scripts = (
-        (FOLDER / name).read_text(encoding="utf-8")
+        (WEB_FOLDER / name).read_text(encoding="utf-8")
         for name in ("page.html", "player.js", "page.js")
     )
     page = page.replace("SCRIPT", "".join(scripts))
-    page = page.replace("WEIGHTS", base64.b64encode(b"".join(words)).decode())
+    page = page.replace("WEIGHTS", base64.b64encode(b"".join(weights)).decode())
     # inside a script element, only "<" could end the JSON
     page = page.replace("HEADER", json.dumps(header).replace("<", "\\u003c"), 1)
     write_atomically(out, page.encode())
@@ -73,7 +73,7 @@ def export_page(directory: Path, out: Path) -> dict[str, Any]:
 
 def _require_playable(preset: Preset) -> None:
     """Raise ExportError unless player.js can evaluate the preset."""
-    for field, value in PLAYABLE.items():
+    for field, value in PLAYABLE_SETTINGS.items():
         if getattr(preset, field) != value:
             raise ExportError(
                 f"the web page can only play networks like fianchetto-human, with {field} "
@@ -86,8 +86,8 @@ def _require_playable(preset: Preset) -> None:
         )
 
 
-def _tensors(network: Network) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield the tensors of player.js by name: matrices as [I, O], convolutions as [T, I, O]."""
+def _list_tensors(network: Network) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield names and values of player.js's tensors: matrices [I, O], convolutions [T, I, O]."""
     modules: Mapping[str, Any] = dict(network.named_modules())
     yield from _fold_norms("stem.w", "stem.b", modules["stem.0"], modules["stem.1"])
     for index in range(network.preset.blocks):
@@ -95,8 +95,8 @@ def _tensors(network: Network) -> Iterator[tuple[str, NDArray[np.float32]]]:
         yield from _fold_norms(f"{index}.w1", f"{index}.b1", block.conv1, block.norm1)
         yield from _fold_norms(f"{index}.w2", f"{index}.b2", block.conv2, block.norm2)
     head = modules["move_head"]
-    yield "added.kinds", _array(modules["move_feature_stem"].kinds.weight)
-    yield "head.kinds", _array(head.kinds.weight)
+    yield "added.kinds", _to_array(modules["move_feature_stem"].kinds.weight)
+    yield "head.kinds", _to_array(head.kinds.weight)
     layers = {
         "policy": modules["policy.0"].layer,
         "film0": modules["condition.layers.0"],
@@ -109,11 +109,11 @@ def _tensors(network: Network) -> Iterator[tuple[str, NDArray[np.float32]]]:
         "last": head.compare.weight.layer,
     }
     for name, layer in layers.items():
-        yield f"{name}.w", _array(layer.weight.flatten(1).T)
+        yield f"{name}.w", _to_array(layer.weight.flatten(1).T)
         if layer.bias is not None:
-            yield f"{name}.b", _array(layer.bias)
-    yield "head.from", _array(head.sources.weight.flatten(1).T)
-    yield "head.to", _array(head.targets.weight.flatten(1).T)
+            yield f"{name}.b", _to_array(layer.bias)
+    yield "head.from", _to_array(head.sources.weight.flatten(1).T)
+    yield "head.to", _to_array(head.targets.weight.flatten(1).T)
 
 
 def _fold_norms(
@@ -124,9 +124,9 @@ def _fold_norms(
     assert norm.running_mean is not None
     scale_O = norm.weight / (norm.running_var + norm.eps).sqrt()
     weight_OIYX = convolution.weight * scale_O[:, None, None, None]
-    yield weight, _array(weight_OIYX.permute(2, 3, 1, 0).flatten(0, 1))
-    yield bias, _array(norm.bias - norm.running_mean * scale_O)
+    yield weight, _to_array(weight_OIYX.permute(2, 3, 1, 0).flatten(0, 1))
+    yield bias, _to_array(norm.bias - norm.running_mean * scale_O)
 
 
-def _array(tensor: Tensor) -> NDArray[np.float32]:
+def _to_array(tensor: Tensor) -> NDArray[np.float32]:
     return tensor.detach().float().numpy()

@@ -5,6 +5,7 @@ a-file), S square (8 * row + column), H head, D channels of a head.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +22,11 @@ class Gate(nn.Module):
     With `bias`, it also shifts each channel, as in Leela Chess Zero.
     """
 
-    def __init__(
-        self, width: int, hidden: int, activation: Callable[[], nn.Module], *, bias: bool
-    ) -> None:
+    def __init__(self, preset: Preset, *, bias: bool) -> None:
         super().__init__()
-        self.squeeze = nn.Linear(width, hidden)
-        self.activation = activation()
-        self.excite = nn.Linear(hidden, 2 * width if bias else width)
+        self.squeeze = nn.Linear(preset.width, preset.squeeze)
+        self.activation = ACTIVATIONS[preset.activation]()
+        self.excite = nn.Linear(preset.squeeze, 2 * preset.width if bias else preset.width)
         self.bias = bias
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
@@ -42,8 +41,8 @@ class Gate(nn.Module):
 def board_mean(x_BCYX: Tensor) -> Tensor:
     """Average each channel over the board, `[B, C]`.
 
-    A matrix product is used because, on a CPU, `mean` and its gradient take four times as long in
-    channels-last bf16.
+    On a CPU, a matrix product and its gradient are four times as fast as `mean` in channels-last
+    bf16.
     """
     x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
     weights_B1S = x_BSC.new_full((1, 1, SQUARES), 1 / SQUARES).expand(x_BSC.shape[0], -1, -1)
@@ -70,10 +69,10 @@ class Norm(nn.BatchNorm2d):
             return super().forward(x_BCYX)
         batch, channels, *board = x_BCYX.shape
         mean, var, weight, bias = (
-            one.repeat(self.groups)
-            for one in (self.running_mean, self.running_var, self.weight, self.bias)
+            tensor.repeat(self.groups)
+            for tensor in (self.running_mean, self.running_var, self.weight, self.bias)
         )
-        # fold the groups into the channels
+        # the channels of all groups become separate channels of one batch norm
         grouped = x_BCYX.reshape(batch // self.groups, self.groups * channels, *board)
         y = F.batch_norm(
             grouped, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps
@@ -86,22 +85,22 @@ class Norm(nn.BatchNorm2d):
 
 
 def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
-    """Return a 3x3 convolution that keeps the board's size, without a bias: the norm has one."""
+    """Return a padded 3x3 convolution without a bias, which the norm that follows has."""
     return nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
 
 
 class PostBlock(nn.Module):
     """Post-activation residual block (He et al. 2015, arXiv:1512.03385)."""
 
-    def __init__(self, row: Preset) -> None:
+    def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.conv1 = conv3(row.width, row.width)
-        self.norm1 = Norm(row.width)
-        self.act1 = ACTIVATIONS[row.activation]()
-        self.conv2 = conv3(row.width, row.width)
-        self.norm2 = Norm(row.width)
-        self.gate = GATES[row.gate](row)
-        self.act2 = ACTIVATIONS[row.activation]()
+        self.conv1 = conv3(preset.width, preset.width)
+        self.norm1 = Norm(preset.width)
+        self.act1 = ACTIVATIONS[preset.activation]()
+        self.conv2 = conv3(preset.width, preset.width)
+        self.norm2 = Norm(preset.width)
+        self.gate = GATES[preset.gate](preset)
+        self.act2 = ACTIVATIONS[preset.activation]()
         # the block starts as the identity, which speeds up the first steps
         nn.init.zeros_(self.norm2.weight)
 
@@ -115,15 +114,15 @@ class PostBlock(nn.Module):
 class PreBlock(nn.Module):
     """Pre-activation residual block (He et al. 2016, arXiv:1603.05027)."""
 
-    def __init__(self, row: Preset) -> None:
+    def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.norm1 = Norm(row.width)
-        self.act1 = ACTIVATIONS[row.activation]()
-        self.conv1 = conv3(row.width, row.width)
-        self.norm2 = Norm(row.width)
-        self.act2 = ACTIVATIONS[row.activation]()
-        self.conv2 = conv3(row.width, row.width)
-        self.gate = GATES[row.gate](row)
+        self.norm1 = Norm(preset.width)
+        self.act1 = ACTIVATIONS[preset.activation]()
+        self.conv1 = conv3(preset.width, preset.width)
+        self.norm2 = Norm(preset.width)
+        self.act2 = ACTIVATIONS[preset.activation]()
+        self.conv2 = conv3(preset.width, preset.width)
+        self.gate = GATES[preset.gate](preset)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """Transform `[B, C, Y, X]`."""
@@ -146,7 +145,7 @@ class SquareEmbedding(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm in the dtype of its input: autocast would write float32, twice the memory."""
+    """Layer norm in the dtype of its input. Under autocast, torch's output would be float32."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize the last axis; statistics are computed in float32."""
@@ -163,18 +162,18 @@ class AttentionBlock(nn.Module):
     separate matrices because Muon orthogonalizes each.
     """
 
-    def __init__(self, row: Preset) -> None:
+    def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.heads = row.heads
-        self.norm1 = LayerNorm(row.width)
+        self.heads = preset.heads
+        self.norm1 = LayerNorm(preset.width)
         self.query, self.key, self.value = (
-            nn.Linear(row.width, row.width, bias=False) for _ in range(3)
+            nn.Linear(preset.width, preset.width, bias=False) for _ in range(3)
         )
-        self.pair_bias = nn.Parameter(torch.zeros(row.heads, SQUARES, SQUARES))
-        self.project = nn.Linear(row.width, row.width)
-        self.norm2 = LayerNorm(row.width)
-        self.expand = nn.Linear(row.width, row.feed_forward)
-        self.contract = nn.Linear(row.feed_forward, row.width)
+        self.pair_bias = nn.Parameter(torch.zeros(preset.heads, SQUARES, SQUARES))
+        self.project = nn.Linear(preset.width, preset.width)
+        self.norm2 = LayerNorm(preset.width)
+        self.expand = nn.Linear(preset.width, preset.feed_forward)
+        self.contract = nn.Linear(preset.feed_forward, preset.width)
         for layer in (self.project, self.contract):  # the block starts as the identity
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -200,7 +199,7 @@ class AttentionBlock(nn.Module):
 
 
 class Float32(nn.Module):
-    """Run a layer in float32 even under autocast: bf16 logits would tie, which costs accuracy."""
+    """Run a layer in float32 even under autocast, because in bf16 many logits would be equal."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -218,7 +217,7 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "mish": nn.Mish,
 }
 GATES: Mapping[str, Callable[[Preset], nn.Module]] = {
-    "none": lambda row: nn.Identity(),
-    "scale": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=False),
-    "affine": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=True),
+    "none": lambda preset: nn.Identity(),
+    "scale": partial(Gate, bias=False),
+    "affine": partial(Gate, bias=True),
 }

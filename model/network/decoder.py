@@ -1,16 +1,17 @@
 """Decode the trunk's output into a `Prediction`.
 
     trunk -> policy head, plus a score for each legal move -> logits in the preset's vocabulary
-          -> `order_by_label`: the same logits, in the order of labels
+          -> `order_by_label`: logits in the order of labels
     trunk -> value head -> `log_wdl`: log-probabilities of win, draw, loss
     trunk -> moves-left head
 
-All presets order their logits the same way: first the 4096 labels; then 72 under-promotions, if the
-vocabulary has them, by piece, direction and file; last the indices that no move uses. Every index
-of the vocabulary is kept, so the total probability does not change.
+The order of a prediction's logits is the same for all presets: first the 4096 labels; then 72
+under-promotions, if the vocabulary has them, by piece, direction and file; last the indices that no
+move uses. Every index of the vocabulary is kept, so the total probability does not change.
 
 Axes: B batch, C channels, Y row, X column, A logit (all indices), L label (4096), U promoting label
-(24: direction, file), M legal moves of all rows, F from-square, T to-square, P plane.
+(24: direction, file), M legal moves of all rows, F from-square, T to-square or type of move, P
+plane, V outputs of the value head.
 """
 
 from functools import cache
@@ -32,8 +33,14 @@ from engine.encoding.move_vocabularies import (
 )
 from engine.encoding.planes import LABELS, TURN_PLANE, steps
 from engine.encoding.views import view
-from model.network.blocks import ACTIVATIONS, Float32, Norm, board_mean, conv3
-from model.network.encoder import ENCODED, SQUARES, Moves, list_bits, list_squares, to_tensor
+from model.network.blocks import ACTIVATIONS, SQUARES, Float32, Norm, board_mean, conv3
+from model.network.encoder import (
+    ENCODED_FEATURES,
+    Moves,
+    list_bit_numbers,
+    list_squares,
+    to_tensor,
+)
 from model.network.preset import Preset
 
 PROMOTING_LABELS = 24
@@ -48,8 +55,8 @@ class Prediction(NamedTuple):
     logits: Tensor
     """Policy logits in the order of labels, float32 `[B, A]`."""
     wdl: Tensor
-    """Log-probabilities of win, draw and loss, float32 `[B, 3]`. With a scalar value head the draw
-    is minus infinity; without a value head all three are equal."""
+    """Log-probabilities of win, draw and loss, float32 `[B, 3]`. With a tanh value head the draw is
+    minus infinity; without a value head all three are equal."""
     plies_left: Tensor | None = None
     """Half-moves to the end of the game, float32 `[B]`, if the preset predicts them."""
 
@@ -80,12 +87,12 @@ def index_labels(
     if promotions_B is None or not moves.under_promotions:
         promotions_B = np.zeros(len(labels_B), dtype=np.int64)
     index_B = find_indices(moves, np.zeros(len(labels_B), np.bool_), labels_B, promotions_B)
-    places_A: NDArray[np.int64] = np.argsort(label_order(preset.moves))
-    return places_A[index_B]
+    position_A: NDArray[np.int64] = np.argsort(label_order(preset.moves))
+    return position_A[index_B]
 
 
 @cache
-def _orders(moves: str, device: torch.device) -> Tensor:
+def _label_orders(moves: str, device: torch.device) -> Tensor:
     """Return `label_order` for the mover's view and for the rotated board, int64 `[2, A]`."""
     order_A = label_order(moves)
     return to_tensor(np.stack((order_A, vocabulary(moves).turned[order_A]))).to(device)
@@ -93,21 +100,25 @@ def _orders(moves: str, device: torch.device) -> Tensor:
 
 @cache
 def _promoting_labels(device: torch.device) -> Tensor:
-    kinds = {step: kind for kind, step in enumerate(steps())}
-    labels = [kinds[file, 1] * 64 + square for file in (-1, 0, 1) for square in range(8, 16)]
+    """Return the labels of pawn moves to the last rank, by direction and file, int64 `[U]`."""
+    types = {step: move_type for move_type, step in enumerate(steps())}
+    labels = [types[file, 1] * 64 + square for file in (-1, 0, 1) for square in range(8, 16)]
     return torch.tensor(labels, device=device)
 
 
 def _can_promote(bytes_BPY: Tensor) -> Tensor:
     """Return whether a pawn is on the from-square of each promoting label, bool `[B, U]`."""
-    pawns_BX = (bytes_BPY[:, PAWN, 1, None] >> list_bits(bytes_BPY.device)) & 1
+    pawns_BX = (bytes_BPY[:, PAWN, 1, None] >> list_bit_numbers(bytes_BPY.device)) & 1
     return pawns_BX.bool().repeat(1, 3)
 
 
 def legal_labels(bytes_BPY: Tensor, size: int = LABELS) -> Tensor:
-    """Return which labels are legal moves, bool `[B, A]`, from planes as bytes `[B, P, Y]`."""
+    """Return which labels are legal moves, bool `[B, A]`, from planes as bytes `[B, P, Y]`.
+
+    `size` is A, the number of a preset's logits.
+    """
     moves_BTY = bytes_BPY[:, MOVE_PLANES : MOVE_PLANES + MOVE_TYPES].contiguous()
-    bits_BTYX = (moves_BTY[..., None] >> list_bits(bytes_BPY.device)) & 1
+    bits_BTYX = (moves_BTY[..., None] >> list_bit_numbers(bytes_BPY.device)) & 1
     legal_BL = bits_BTYX.view(torch.bool).view(-1, LABELS)
     if size == LABELS:
         return legal_BL
@@ -118,11 +129,11 @@ def legal_labels(bytes_BPY: Tensor, size: int = LABELS) -> Tensor:
 
 def order_by_label(preset: Preset, logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
     """Reorder logits from the preset's vocabulary and view to the order of labels."""
-    is_turned = view(preset.view).is_absolute
-    if preset.moves == "marro4096" and not is_turned:
+    is_absolute = view(preset.view).is_absolute
+    if preset.moves == "marro4096" and not is_absolute:
         return logits_BA
-    orders_2A = _orders(preset.moves, logits_BA.device)
-    if not is_turned:
+    orders_2A = _label_orders(preset.moves, logits_BA.device)
+    if not is_absolute:
         return logits_BA.index_select(1, orders_2A[0])
     black_B1 = (bytes_BPY[:, TURN_PLANE, 0] != 0)[:, None]
     return logits_BA.gather(1, torch.where(black_B1, orders_2A[1], orders_2A[0]))
@@ -149,48 +160,48 @@ def flatten_policy(policy: Tensor | tuple[Tensor, Tensor]) -> Tensor:
     return (from_BF.float().log_softmax(1)[:, :, None] + to_BFT.float().log_softmax(2)).flatten(1)
 
 
-def log_wdl(form: str, value_BV: Tensor) -> Tensor:
+def log_wdl(value_head: str, value_BV: Tensor) -> Tensor:
     """Convert a value head's outputs to log-probabilities of win, draw, loss, float32 `[B, 3]`.
 
-    `wdl` heads output three logits. `tanh` heads output one number x: the score is tanh x, so a win
-    has probability (1 + tanh x) / 2 and a draw 0. For `none`, each probability is 1/3.
+    A `wdl` head outputs three logits. A `tanh` head outputs one number x: the score is tanh x, so
+    the probability of a win is (1 + tanh x) / 2 and that of a draw 0. For `none`, each is 1/3.
     """
+    if value_head == "none":
+        return value_BV.new_full((value_BV.shape[0], 3), -float(np.log(3)), dtype=torch.float32)
     value_BV = value_BV.float()
-    if form == "wdl":
+    if value_head == "wdl":
         return value_BV.log_softmax(1)
-    if form == "none":
-        return value_BV.new_full((value_BV.shape[0], 3), -float(np.log(3)))
     win_B, loss_B = F.logsigmoid(2 * value_BV[:, 0]), F.logsigmoid(-2 * value_BV[:, 0])
     return torch.stack((win_B, torch.full_like(win_B, float("-inf")), loss_B), 1)
 
 
-def _hidden(row: Preset) -> list[nn.Module]:
-    """Return the layers of a policy head's hidden 3x3 convolution; empty without one."""
-    channels, activation = row.policy_width, ACTIVATIONS[row.activation]
-    return [conv3(row.width, channels), Norm(channels), activation()] if channels else []
+def _hidden_layers(preset: Preset) -> list[nn.Module]:
+    """Return the layers of a policy head's hidden 3x3 convolution; [] for policy_width 0."""
+    channels, activation = preset.policy_width, ACTIVATIONS[preset.activation]
+    return [conv3(preset.width, channels), Norm(channels), activation()] if channels else []
 
 
-def planes_policy(row: Preset) -> nn.Module:
+def planes_policy(preset: Preset) -> nn.Module:
     """Build a policy head with one plane of from-squares for each type of move."""
-    hidden = _hidden(row)  # built first: the order determines the initial weights
-    last = nn.Conv2d(row.policy_width or row.width, vocabulary(row.moves).planes, 1)
+    hidden = _hidden_layers(preset)  # built first: the order determines the initial weights
+    last = nn.Conv2d(preset.policy_width or preset.width, vocabulary(preset.moves).planes, 1)
     return nn.Sequential(*hidden, Float32(last), nn.Flatten())
 
 
-def linear_policy(row: Preset) -> nn.Module:
+def linear_policy(preset: Preset) -> nn.Module:
     """Build a policy head from a 1x1 bottleneck and a linear layer to all indices."""
-    bottleneck = _bottleneck(row, row.policy_width)
-    last = nn.Linear(row.policy_width * SQUARES, vocabulary(row.moves).size)
+    bottleneck = _bottleneck(preset, preset.policy_width)
+    last = nn.Linear(preset.policy_width * SQUARES, vocabulary(preset.moves).size)
     return nn.Sequential(*bottleneck, nn.Flatten(), Float32(last))
 
 
 class FactoredPolicy(nn.Module):
     """Policy head with logits of the from-square, and of the to-square given the from-square."""
 
-    def __init__(self, row: Preset) -> None:
+    def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.hidden = nn.Sequential(*_hidden(row))
-        self.planes = Float32(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
+        self.hidden = nn.Sequential(*_hidden_layers(preset))
+        self.planes = Float32(nn.Conv2d(preset.policy_width or preset.width, 1 + SQUARES, 1))
 
     def forward(self, x_BCYX: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of the from-square, `[B, F]`, and of the to-square, `[B, F, T]`."""
@@ -199,16 +210,16 @@ class FactoredPolicy(nn.Module):
 
 
 class Comparison(nn.Module):
-    """Adjust the scores of legal moves by comparing each move with the position's average move.
+    """Correct the scores of legal moves by comparing each move with the position's average move.
 
-    The average is weighted by the moves' initial scores.
+    A move's weight in the average is the softmax of its score.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.own, self.others = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         last = nn.Linear(width, 1, bias=False)
-        nn.init.zeros_(last.weight)  # at first nothing is added to the scores
+        nn.init.zeros_(last.weight)  # the corrections are zero at first
         self.weight = Float32(last)
 
     def forward(self, hidden_MC: Tensor, scores_M: Tensor, moves: Moves, rows: int) -> Tensor:
@@ -226,16 +237,16 @@ class Comparison(nn.Module):
 class MoveHead(nn.Module):
     """Score each legal move from its features, its type, and the trunk at both of its squares."""
 
-    def __init__(self, row: Preset) -> None:
+    def __init__(self, preset: Preset) -> None:
         super().__init__()
         self.sources, self.targets = (
-            nn.Conv2d(row.width, row.move_features_width, 1, bias=False) for _ in range(2)
+            nn.Conv2d(preset.width, preset.move_features_width, 1, bias=False) for _ in range(2)
         )
-        self.move_features = nn.Linear(ENCODED, row.move_features_width)
-        self.kinds = nn.Embedding(MOVE_TYPES, row.move_features_width)
-        self.weight = Float32(nn.Linear(row.move_features_width, 1))
+        self.move_features = nn.Linear(ENCODED_FEATURES, preset.move_features_width)
+        self.kinds = nn.Embedding(MOVE_TYPES, preset.move_features_width)
+        self.weight = Float32(nn.Linear(preset.move_features_width, 1))
         nn.init.normal_(self.kinds.weight, std=0.1)
-        self.compare = Comparison(row.move_features_width)
+        self.compare = Comparison(preset.move_features_width)
 
     def forward(self, logits_BA: Tensor, x_BCYX: Tensor, moves: Moves) -> Tensor:
         """Return logits `[B, A]` with each legal move's score added."""
@@ -247,11 +258,11 @@ class MoveHead(nn.Module):
         rows = logits_BA.shape[0]  # unlike len(), this stays dynamic in an export
         scores_M = scores_M + self.compare(hidden_MC, scores_M, moves, rows)
         scores_M = scores_M * moves.mask[:, 0]
-        return logits_BA.flatten().index_add(0, moves.places, scores_M).view_as(logits_BA)
+        return logits_BA.flatten().index_add(0, moves.logit_indices, scores_M).view_as(logits_BA)
 
 
-class Pool(nn.Module):
-    """Average over the board, `[B, C]`."""
+class BoardMean(nn.Module):
+    """Average each channel over the board, `[B, C]`."""
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """Average `[B, C, Y, X]`."""
@@ -263,38 +274,30 @@ class PliesLeft(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return half-moves, in the shape of the input."""
-        return F.softplus(x) * (40 / 0.6931)
+        return F.softplus(x) * (40 / 0.6931)  # softplus(0) is log 2 = 0.6931
 
 
-class NoValue(nn.Module):
-    """Value head without outputs."""
-
-    def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Return an empty tensor `[B, 0]`."""
-        return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
+def _bottleneck(preset: Preset, channels: int) -> list[nn.Module]:
+    convolution = nn.Conv2d(preset.width, channels, 1, bias=False)
+    return [convolution, Norm(channels), ACTIVATIONS[preset.activation]()]
 
 
-def _bottleneck(row: Preset, channels: int) -> list[nn.Module]:
-    convolution = nn.Conv2d(row.width, channels, 1, bias=False)
-    return [convolution, Norm(channels), ACTIVATIONS[row.activation]()]
-
-
-def value_head(row: Preset, outputs: int) -> nn.Module:
+def value_head(preset: Preset, outputs: int) -> nn.Module:
     """Build a value head: 1x1 convolution, neck, hidden layer, and a layer of `outputs` units."""
-    pools = row.value_neck == "pool"
-    neck = Pool() if pools else nn.Flatten()
-    size = row.value_width * (1 if pools else SQUARES)
+    pools = preset.value_neck == "pool"
+    neck = BoardMean() if pools else nn.Flatten()
+    size = preset.value_width * (1 if pools else SQUARES)
     return nn.Sequential(
-        *_bottleneck(row, row.value_width),
+        *_bottleneck(preset, preset.value_width),
         neck,
-        nn.Linear(size, row.value_hidden),
-        ACTIVATIONS[row.activation](),
-        Float32(nn.Linear(row.value_hidden, outputs)),
+        nn.Linear(size, preset.value_hidden),
+        ACTIVATIONS[preset.activation](),
+        Float32(nn.Linear(preset.value_hidden, outputs)),
     )
 
 
-def moves_left_head(row: Preset) -> nn.Module:
+def moves_left_head(preset: Preset) -> nn.Module:
     """Build a head that predicts the half-moves left in the game, `[B, 1]`."""
-    bottleneck = _bottleneck(row, row.moves_left)
-    last = Float32(nn.Linear(row.moves_left * SQUARES, 1))
+    bottleneck = _bottleneck(preset, preset.moves_left)
+    last = Float32(nn.Linear(preset.moves_left * SQUARES, 1))
     return nn.Sequential(*bottleneck, nn.Flatten(), last, PliesLeft())

@@ -1,4 +1,4 @@
-"""Choose the device and the arithmetic (bf16 only where it is faster); report a lack of memory."""
+"""Select the device and the arithmetic (bf16 only where it is faster); report a lack of memory."""
 
 import ctypes
 import sys
@@ -9,9 +9,9 @@ import torch
 
 from engine.errors import UserError
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
-ALLOCATION_ERRORS = (
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of mallopt, from glibc's malloc.h."""
+ALLOCATION_ERROR_TEXTS = (
     "can't allocate memory",
     "not enough memory",
     "out of memory",
@@ -24,37 +24,40 @@ ALLOCATION_ERRORS = (
 
 
 class DeviceError(UserError):
-    """The machine lacks the requested device, or there is no device of this name."""
+    """The requested device is unknown or not available."""
 
 
 class OutOfMemoryError(UserError):
     """There is not enough memory, or the process has reached its limit."""
 
 
-def device_for(name: str, number: int | None = None) -> torch.device:
-    """Return the device of a setting; `number` selects one of several GPUs. Raises DeviceError."""
+def select_device(name: str, gpu: int | None = None) -> torch.device:
+    """Return the device of the setting `name`; `gpu` selects one of several GPUs by its number.
+
+    Raises DeviceError.
+    """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device must be auto, cpu or cuda, not {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("torch sees no GPU here: use --device auto or cpu")
+        raise DeviceError("torch finds no GPU on this machine: use --device auto or cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cpu" or number is None:
+    if name == "cpu" or gpu is None:
         return torch.device(name)
-    if number >= torch.cuda.device_count():
+    if gpu >= torch.cuda.device_count():
         raise DeviceError(
-            f"process {number} of this machine has no GPU, since torch sees only "
-            f"{torch.cuda.device_count()}: start fewer processes"
+            f"process {gpu} of this machine has no GPU of its own, because torch finds only "
+            f"{torch.cuda.device_count()}: start one process for each GPU"
         )
-    return torch.device(name, number)
+    return torch.device(name, gpu)
 
 
 def is_bf16_faster(device: torch.device) -> bool:
     """Return whether bf16 is faster than float32 on the device.
 
-    Emulated bf16 is slower. Intel CPUs gain only with AMX, which virtual machines may hide; with
-    AVX-512, bf16 was measured at half the speed of float32 on Intel and at twice on AMD. The answer
-    depends on the CPU's features, not on a timing, so that a resumed run gets the same dtype.
+    Emulated bf16 is slower. Intel CPUs gain only with AMX, which virtual machines may hide. With
+    AVX-512, bf16 had half the speed of float32 on Intel and twice its speed on AMD. The CPU's
+    features are compared instead of timings, so that a resumed run gets the same dtype.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -64,8 +67,8 @@ def is_bf16_faster(device: torch.device) -> bool:
     return any(bool(features.get(name)) for name in ("amx_bf16", "sve_bf16", "bf16"))
 
 
-def dtype_for(amp: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of convolutions for auto, bf16 or off; weights stay float32."""
+def select_dtype(amp: str, device: torch.device) -> torch.dtype:
+    """Return the dtype of convolutions for `amp` (auto, bf16 or off); weights stay float32."""
     if amp == "bf16" or (amp == "auto" and is_bf16_faster(device)):
         return torch.bfloat16
     return torch.float32
@@ -79,19 +82,19 @@ def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
 def keep_freed_memory() -> None:
     """Make glibc keep large freed blocks, so that the next step can reuse them.
 
-    Getting zeroed pages from the system took 10 % of a step's time on a CPU.
+    Otherwise, 10 % of a step's time on a CPU went into zeroed pages from the system.
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(MMAP_THRESHOLD, 1 << 30)
-        mallopt(TRIM_THRESHOLD, (1 << 31) - 1)
+        mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads of the CPU during the block; 0 leaves the number as it is."""
+    """Let torch use `count` CPU threads during the block; 0 leaves their number unchanged."""
     before = torch.get_num_threads()
     try:
         if count:
@@ -102,14 +105,14 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def memory_errors(work: str, remedy: str) -> Iterator[None]:
+def convert_memory_errors(work: str, remedy: str) -> Iterator[None]:
     """Convert a failed allocation during `work` to an OutOfMemoryError with a `remedy`."""
     try:
         yield
-    except BaseException as error:  # a Rust panic (safetensors) is a BaseException only
+    except BaseException as error:  # a Rust panic, from safetensors, is not an Exception
         is_panic = type(error).__name__ == "PanicException"
-        has_text = any(text in str(error).lower() for text in ALLOCATION_ERRORS)
-        is_plain = is_panic or isinstance(error, (RuntimeError, SystemError))
-        if not isinstance(error, MemoryError) and not (is_plain and has_text):
+        may_be_allocation = is_panic or isinstance(error, (RuntimeError, SystemError))
+        has_text = any(text in str(error).lower() for text in ALLOCATION_ERROR_TEXTS)
+        if not isinstance(error, MemoryError) and not (may_be_allocation and has_text):
             raise
         raise OutOfMemoryError(f"not enough memory for {work}: {remedy}") from error

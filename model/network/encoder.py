@@ -21,9 +21,9 @@ of a plane's byte Y is column X of row Y.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ from engine.board.movegen import MOVE_TYPES
 from engine.encoding.planes import LABELS
 from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE, View, counters, pack_view_planes, view
 from engine.evaluation.move_features import CHECK, LEAVES, RISKS, STANDS, TAKES, TARGET
+from model.network.blocks import SQUARES
 from model.network.preset import Preset
 
 Rows = Mapping[str, Tensor]
@@ -44,12 +45,12 @@ columns that the preset reads, int64 `[B]`; `attacks`, uint8 `[B, 12, 8]`, if th
 `moves`, int64 `[M]`, and `move_features`, uint8 `[M, F]`, if the preset reads them. A move is
 row * 4096 + label, or NO_MOVE in padding."""
 NO_MOVE = -1
-SQUARES = 64
 MINOR_PIECE_UNITS = 30
 """Smallest gain or loss that counts as a minor piece, in tens of centipawns."""
-UNITS_PER_PIECE = 50.0
+UNITS_PER_ONE = 50.0
 """Gain or loss that is encoded as 1, in tens of centipawns."""
-ENCODED = 3 * CHECK + 5
+ENCODED_FEATURES = 3 * CHECK + 5
+"""Number of encoded features of a move: three for each amount, and five flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Steps:
     """Encoding of one column by interpolation between evenly spaced steps."""
 
     unknown: int
-    """Value that represents null in a batch."""
+    """Value of the column that means unknown."""
     low: float
     """First step."""
     size: float
@@ -68,7 +69,7 @@ class Steps:
     """Whether the steps are evenly spaced in log2(1 + value)."""
 
 
-STEPS: Mapping[str, Steps] = {
+CONDITION_STEPS: Mapping[str, Steps] = {
     "elo": Steps(0, 600, 150, 17),
     "opponent_elo": Steps(0, 600, 150, 17),
     "clock": Steps(65535, 0, 1, 14, logarithm=True),
@@ -84,9 +85,9 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
     "ratings_clock": (*RATINGS, *CLOCKS),
 }
 """Columns read for each value of a preset's `condition`."""
-UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items()} | dict.fromkeys(
-    LAST_MOVES, NO_LAST_MOVE
-)
+UNKNOWN: Mapping[str, int] = {
+    name: steps.unknown for name, steps in CONDITION_STEPS.items()
+} | dict.fromkeys(LAST_MOVES, NO_LAST_MOVE)
 """Value for "unknown" in each column that training may hide."""
 
 
@@ -120,44 +121,42 @@ def to_tensor(array: NDArray[Any]) -> Tensor:
 
 
 @cache
-def list_bits(device: torch.device) -> Tensor:
+def list_bit_numbers(device: torch.device) -> Tensor:
     """Return the bit numbers 0 to 7, uint8 `[8]`."""
     return torch.arange(8, dtype=torch.uint8, device=device)
 
 
 @cache
-def _table(name: str, array: str, device: torch.device) -> Tensor:
-    return to_tensor(getattr(view(name), array)).to(device, torch.int64)
+def _load_view_array(view_name: str, array: str, device: torch.device) -> Tensor:
+    return to_tensor(getattr(view(view_name), array)).to(device, torch.int64)
 
 
 def unpack_planes(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
     """Unpack bits into planes `[B, P, Y, X]` of zeros and ones, channels last in memory."""
-    bytes_BYP = bytes_BPY.permute(0, 2, 1).contiguous()  # reorder while it is still packed
-    bits_BYXP = (bytes_BYP[:, :, None, :] >> list_bits(bytes_BPY.device)[:, None]) & 1
+    bytes_BYP = bytes_BPY.permute(0, 2, 1).contiguous()  # moving packed bytes is cheaper
+    bits_BYXP = (bytes_BYP[:, :, None, :] >> list_bit_numbers(bytes_BPY.device)[:, None]) & 1
     return bits_BYXP.to(dtype).permute(0, 3, 1, 2)
 
 
-def expand_planes(shown: View, rows: Rows, dtype: torch.dtype) -> Tensor:
+def expand_planes(preset_view: View, rows: Rows, dtype: torch.dtype) -> Tensor:
     """Return all planes of a view unpacked, `[B, P, Y, X]`, channels last."""
-    device = rows["planes"].device
-    tables: Callable[[str], Tensor] = lambda array: _table(shown.name, array, device)  # noqa: E731
-    pictures_BPYX = unpack_planes(pack_view_planes(shown, rows, torch, tables), dtype)
-    if not shown.counters:
-        return pictures_BPYX
-    constant_BPYX = counters(shown, rows, torch).to(dtype)[:, :, None, None].expand(-1, -1, 8, 8)
-    return torch.cat((pictures_BPYX, constant_BPYX), 1).contiguous(
-        memory_format=torch.channels_last
-    )
+    load_array = partial(_load_view_array, preset_view.name, device=rows["planes"].device)
+    binary_BPYX = unpack_planes(pack_view_planes(preset_view, rows, torch, load_array), dtype)
+    if not preset_view.counters:
+        return binary_BPYX
+    counters_BP = counters(preset_view, rows, torch).to(dtype)
+    constant_BPYX = counters_BP[:, :, None, None].expand(-1, -1, 8, 8)
+    return torch.cat((binary_BPYX, constant_BPYX), 1).contiguous(memory_format=torch.channels_last)
 
 
 def encode_conditions(rows: Rows, names: tuple[str, ...]) -> Tensor:
-    """Encode columns as interpolation weights, float32 `[B, N]`; each column's sum to one."""
-    return torch.cat([_interpolate(rows[name], STEPS[name]) for name in names], 1)
+    """Encode columns as interpolation weights, float32 `[B, N]`; those of a column sum to one."""
+    return torch.cat([_interpolate(rows[name], CONDITION_STEPS[name]) for name in names], 1)
 
 
-def count_weights(names: tuple[str, ...]) -> int:
+def count_condition_weights(names: tuple[str, ...]) -> int:
     """Return the total number of interpolation weights of the columns."""
-    return sum(STEPS[name].count + 1 for name in names)
+    return sum(CONDITION_STEPS[name].count + 1 for name in names)
 
 
 def _interpolate(column_B: Tensor, steps: Steps) -> Tensor:
@@ -165,30 +164,31 @@ def _interpolate(column_B: Tensor, steps: Steps) -> Tensor:
     value_B = column_B.float()
     if steps.logarithm:
         value_B = torch.log1p(value_B) / math.log(2)
-    place_B1 = ((value_B - steps.low) / steps.size).clamp(0, steps.count - 1)[:, None]
-    places_N = torch.arange(steps.count, device=column_B.device)
-    shares_BN = (1 - (place_B1 - places_N).abs()).clamp(min=0) * known_B[:, None]
-    return torch.cat([shares_BN, (~known_B)[:, None].float()], 1)
+    position_B1 = ((value_B - steps.low) / steps.size).clamp(0, steps.count - 1)[:, None]
+    steps_N = torch.arange(steps.count, device=column_B.device)
+    weights_BN = (1 - (position_B1 - steps_N).abs()).clamp(min=0) * known_B[:, None]
+    return torch.cat([weights_BN, (~known_B)[:, None].float()], 1)
 
 
 class Condition(nn.Module):
     """Scale and shift channels by conditions (FiLM: Perez et al. 2018, arXiv:1709.07871)."""
 
-    def __init__(self, names: tuple[str, ...], hidden: int, channels: int, places: int) -> None:
+    def __init__(self, names: tuple[str, ...], hidden: int, channels: int, layers: int) -> None:
+        """Condition `layers` layers of `channels` channels on the columns in `names`."""
         super().__init__()
-        self.places = places
+        self.conditioned_layers = layers
         self.layers = nn.Sequential(
-            nn.Linear(count_weights(names), hidden),
+            nn.Linear(count_condition_weights(names), hidden),
             nn.ReLU(),
-            nn.Linear(hidden, 2 * places * channels),
+            nn.Linear(hidden, 2 * layers * channels),
         )
         with torch.no_grad():
             self.layers[2].weight.mul_(0.1)  # type: ignore[operator]
 
     def forward(self, weights_BN: Tensor) -> tuple[Tensor, ...]:
-        """Return a scale and a shift, `[B, C, 1, 1]` each, for each place in the network."""
+        """Return a scale and a shift, `[B, C, 1, 1]` each, for each conditioned layer."""
         values_BC11: Tensor = self.layers(weights_BN)[:, :, None, None]
-        return values_BC11.chunk(2 * self.places, 1)
+        return values_BC11.chunk(2 * self.conditioned_layers, 1)
 
 
 def scale_and_shift(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -199,8 +199,8 @@ def scale_and_shift(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 def encode_features(features_MF: Tensor) -> Tensor:
     """Encode move features, float32 `[M, K]`.
 
-    The columns are scaled amounts, flags for amounts above 0 and of at least a minor piece, and
-    comparisons.
+    The columns are scaled amounts, flags for amounts above 0, flags for amounts of at least a minor
+    piece, and five comparisons.
     """
     amounts_MF = features_MF[:, :CHECK].float()
     takes, risks, leaves, stands, check = (
@@ -208,7 +208,7 @@ def encode_features(features_MF: Tensor) -> Tensor:
     )
     flags = (takes > risks, takes < risks, leaves < stands, check > 0, check > 1)
     parts = (
-        amounts_MF / UNITS_PER_PIECE,
+        amounts_MF / UNITS_PER_ONE,
         amounts_MF > 0,
         amounts_MF >= MINOR_PIECE_UNITS,
         torch.stack(flags, -1),
@@ -221,12 +221,12 @@ class Moves:
 
     def __init__(self, rows: Rows) -> None:
         self.mask = (rows["moves"] >= 0)[:, None].float()
-        self.places = rows["moves"].clamp(min=0)
-        self.rows = self.places // LABELS
-        boards_M = self.rows * SQUARES
-        self.kinds = self.places % LABELS // SQUARES
-        self.sources = boards_M + self.places % SQUARES
-        self.targets = boards_M + rows["move_features"][:, TARGET]
+        self.logit_indices = rows["moves"].clamp(min=0)
+        self.rows = self.logit_indices // LABELS
+        first_squares_M = self.rows * SQUARES
+        self.kinds = self.logit_indices % LABELS // SQUARES
+        self.sources = first_squares_M + self.logit_indices % SQUARES
+        self.targets = first_squares_M + rows["move_features"][:, TARGET]
         self.features = encode_features(rows["move_features"])
 
 
@@ -238,15 +238,15 @@ def list_squares(board_BCYX: Tensor) -> Tensor:
 class MoveFeatureStem(nn.Module):
     """Add the features of each legal move to the stem's output, at its from- and to-square."""
 
-    def __init__(self, row: Preset) -> None:
+    def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.move_features = nn.Linear(ENCODED, 2 * row.width)
-        self.kinds = nn.Embedding(MOVE_TYPES, 2 * row.width)
+        self.move_features = nn.Linear(ENCODED_FEATURES, 2 * preset.width)
+        self.kinds = nn.Embedding(MOVE_TYPES, 2 * preset.width)
         nn.init.normal_(self.kinds.weight, std=0.1)
 
     def forward(self, x_BCYX: Tensor, moves: Moves) -> Tensor:
         """Return `[B, C, Y, X]` with the moves' features added."""
-        # unlike an embedding's, the gradient of index_select does not sort
+        # index_select, because the gradient of nn.Embedding would sort the indices
         kinds_MC = self.kinds.weight.index_select(0, moves.kinds)
         added_MC = F.relu(self.move_features(moves.features) + kinds_MC)
         added_MC = (added_MC * moves.mask).to(x_BCYX.dtype)

@@ -24,10 +24,10 @@ Inputs = Sequence[Mapping[str, Tensor]]
 Outputs = tuple[Tensor, ...]
 
 MAX_GRAPHS = 32
-"""Maximum number of graphs of a function; the one that was used least recently is dropped."""
-CAPTURE = Lock()
-"""Lock held during a capture. A concurrent capture would first wait for the whole GPU, which would
-invalidate this one."""
+"""Maximum number of graphs of a function; the least recently used one is dropped."""
+CAPTURE_LOCK = Lock()
+"""Held during a capture. Another capture would begin by waiting for the whole GPU, which would
+invalidate the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class _Captured:
 class Graphs:
     """A function of tensors, captured once for each set of shapes.
 
-    The outputs are overwritten by the next call, and calls must not overlap. A set of shapes is run
-    once before it is captured, on the same thread and stream: libraries load kernels, allocate
-    workspaces and create a thread's handles then, which a capture must not contain
-    (pytorch#99397). If a capture fails, the function is no longer captured.
+    The outputs are overwritten by the next call, and calls must not overlap. The first call with a
+    set of shapes on a thread is not captured, because libraries then load kernels, allocate
+    workspaces and create the thread's handles, which a capture must not contain (pytorch#99397). If
+    a capture fails, the function is no longer captured.
     """
 
     def __init__(self, function: Callable[[Inputs], Outputs], device: torch.device) -> None:
@@ -65,13 +65,15 @@ class Graphs:
                 self.seen.add(call)
                 return self._call_on_stream(inputs)
             try:
-                self.captured[key] = self._capture(inputs)  # waits until no graph runs
+                self.captured[key] = self._capture(
+                    inputs
+                )  # a capture first waits for running graphs
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 LOG.warning(
-                    "CUDA could not capture a graph (%s): from now on each kernel is launched by "
-                    "itself, which is several times slower",
+                    "CUDA could not capture a graph (%s): from now on each kernel is launched "
+                    "separately, which is several times slower",
                     str(error).partition("\n")[0],
                 )
                 self.has_failed = True
@@ -79,28 +81,28 @@ class Graphs:
             if len(self.captured) > MAX_GRAPHS:
                 self.captured.popitem(last=False)
         self.captured.move_to_end(key)
-        found = self.captured[key]
-        for mine, columns in zip(found.inputs, inputs, strict=True):
-            torch._foreach_copy_(list(mine.values()), list(columns.values()))
-        if found.graph is None:
-            return self.function(found.inputs)
-        found.graph.replay()
-        return found.outputs
+        captured = self.captured[key]
+        for static, columns in zip(captured.inputs, inputs, strict=True):
+            torch._foreach_copy_(list(static.values()), list(columns.values()))
+        if captured.graph is None:
+            return self.function(captured.inputs)
+        captured.graph.replay()
+        return captured.outputs
 
     def _call_on_stream(self, inputs: Inputs) -> Outputs:
         if self.stream is None:
             return self.function(inputs)
-        here = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(here)
+        caller_stream = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(caller_stream)
         with torch.cuda.stream(self.stream):
             outputs = self.function(inputs)
-        here.wait_stream(self.stream)
+        caller_stream.wait_stream(self.stream)
         return outputs
 
     def _capture(self, inputs: Inputs) -> _Captured:
-        mine = [{name: column.clone() for name, column in columns.items()} for columns in inputs]
+        static = [{name: column.clone() for name, column in columns.items()} for columns in inputs]
         if self.stream is None or self.pool is None:
-            return _Captured(mine, (), None)
+            return _Captured(static, (), None)
         graph = torch.cuda.CUDAGraph()
         # other threads copy batches during a capture, which the default mode treats as an error
         capture = torch.cuda.graph(
@@ -108,15 +110,15 @@ class Graphs:
         )
         try:
             # the outer block restores the stream even if the capture cannot be ended
-            with CAPTURE, torch.cuda.stream(self.stream), capture:
-                outputs = self.function(mine)
+            with CAPTURE_LOCK, torch.cuda.stream(self.stream), capture:
+                outputs = self.function(static)
         except RuntimeError:
             # a failed capture does not end the allocator's routing to the pool, and until then the
             # allocator does not reuse the memory of batches
             with suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
             raise
-        return _Captured(mine, outputs, graph)
+        return _Captured(static, outputs, graph)
 
 
 def _shapes(inputs: Inputs) -> Hashable:

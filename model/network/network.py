@@ -29,29 +29,30 @@ BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {
     "pre": PreBlock,
     "attention": AttentionBlock,
 }
+"""Builders by a preset's `block`; the tables below are by `policy` and `value`."""
 POLICY_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
     "planes": decoder.planes_policy,
     "linear": decoder.linear_policy,
     "factored": decoder.FactoredPolicy,
 }
 VALUE_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
-    "wdl": lambda row: decoder.value_head(row, 3),
-    "tanh": lambda row: decoder.value_head(row, 1),
-    "none": lambda row: decoder.NoValue(),
+    "wdl": lambda preset: decoder.value_head(preset, 3),
+    "tanh": lambda preset: decoder.value_head(preset, 1),
+    "none": lambda preset: nn.Identity(),
 }
 
 
-def _stem(row: Preset) -> nn.Sequential:
-    """Build the layers before the blocks; pre-activation blocks bring the first norm."""
-    convolution = conv3(view(row.view).planes, row.width)
-    if row.block == "pre":
+def _build_stem(preset: Preset) -> nn.Sequential:
+    """Build the layers before the blocks; a pre-activation block starts with its own norm."""
+    convolution = conv3(view(preset.view).planes, preset.width)
+    if preset.block == "pre":
         return nn.Sequential(convolution)
-    stem = nn.Sequential(convolution, Norm(row.width), ACTIVATIONS[row.activation]())
-    return stem.append(SquareEmbedding(row.width)) if row.block == "attention" else stem
+    stem = nn.Sequential(convolution, Norm(preset.width), ACTIVATIONS[preset.activation]())
+    return stem.append(SquareEmbedding(preset.width)) if preset.block == "attention" else stem
 
 
-def _blocks(row: Preset) -> nn.Sequential:
-    return nn.Sequential(*(BLOCKS[row.block](row) for _ in range(row.blocks)))
+def _build_blocks(preset: Preset) -> nn.Sequential:
+    return nn.Sequential(*(BLOCKS[preset.block](preset) for _ in range(preset.blocks)))
 
 
 class Network(nn.Module):
@@ -60,22 +61,22 @@ class Network(nn.Module):
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         self.preset = preset
-        self.stem = _stem(preset)
-        self.blocks = _blocks(preset)
+        self.stem = _build_stem(preset)
+        self.blocks = _build_blocks(preset)
         self.policy = POLICY_HEADS[preset.policy](preset)
         self.value = VALUE_HEADS[preset.value](preset)
         if preset.towers == 2:
-            self.value_stem, self.value_blocks = _stem(preset), _blocks(preset)
+            self.value_stem, self.value_blocks = _build_stem(preset), _build_blocks(preset)
         if preset.move_features_width:
             self.move_feature_stem = encoder.MoveFeatureStem(preset)
             self.move_head = decoder.MoveHead(preset)
         if preset.moves_left:
             self.moves_left = decoder.moves_left_head(preset)
         if names := encoder.CONDITIONS[preset.condition]:
-            places = 2 * preset.towers
-            self.condition = encoder.Condition(names, preset.condition_width, preset.width, places)
+            layers = 2 * preset.towers  # the stem's output and the last block's
+            self.condition = encoder.Condition(names, preset.condition_width, preset.width, layers)
         if preset.init == "kaiming":
-            self.apply(_kaiming)
+            self.apply(_initialize_kaiming)
 
     def forward(self, rows: encoder.Rows) -> decoder.Prediction:
         """Return the predictions for the rows, for the side to move."""
@@ -97,6 +98,7 @@ class Network(nn.Module):
     def _trunk(
         self, stem: nn.Module, blocks: nn.Module, planes_BPYX: Tensor, films: Any, moves: Any
     ) -> Tensor:
+        """Return a trunk's output; `films` are scales and shifts after the stem and the blocks."""
         x_BCYX: Tensor = stem(planes_BPYX)
         if moves:
             x_BCYX = self.move_feature_stem(x_BCYX, moves)
@@ -106,7 +108,7 @@ class Network(nn.Module):
         return encoder.scale_and_shift(x_BCYX, *films[2:]) if films else x_BCYX
 
 
-def _kaiming(module: nn.Module) -> None:
+def _initialize_kaiming(module: nn.Module) -> None:
     """Initialize a layer as in He et al. 2015 (arXiv:1502.01852), with zero biases."""
     if isinstance(module, (nn.Conv2d, nn.Linear)):
         nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")

@@ -16,8 +16,8 @@ class PresetError(UserError):
     """A field of a preset is invalid."""
 
 
-# Sizes are limited because a preset may come from a hostile checkpoint. Blocks have a smaller limit
-# because each takes about 7 ms to build, whatever its size.
+# Sizes are limited because a preset may come from a hostile checkpoint. The number of blocks has a
+# lower limit because each takes about 7 ms to build, whatever its size.
 Size = Annotated[int, Field(ge=1, le=4096)]
 OptionalSize = Annotated[int, Field(ge=0, le=4096)]
 Blocks = Annotated[int, Field(ge=1, le=128)]
@@ -42,10 +42,10 @@ class Preset:
     blocks: Blocks
     """Blocks in the trunk."""
     block: Literal["post", "pre", "attention"]
-    """Kind of residual block: two convolutions with `post` or `pre` activation, or an `attention`
+    """Kind of residual block: two convolutions with `post`- or `pre`-activation, or an `attention`
     layer over the 64 squares with a feed-forward layer (GELU)."""
     heads: OptionalSize = 0
-    """Attention heads of a block, which divide its channels; 0 without attention."""
+    """Attention heads of a block, a divisor of `width`; 0 without attention."""
     feed_forward: OptionalSize = 0
     """Hidden units of an attention block's feed-forward layer; 0 without attention."""
     towers: Annotated[int, Field(ge=1, le=2)] = 1
@@ -53,7 +53,8 @@ class Preset:
     activation: Literal["relu", "mish"]
     """Activation function: `relu` or `mish`."""
     gate: Literal["none", "scale", "affine"]
-    """Gate of a residual branch: none, scale (squeeze-and-excitation) or affine (with a shift)."""
+    """Gate of a residual branch: none, scale (squeeze-and-excitation), or affine (the same with a
+    shift)."""
     squeeze: OptionalSize
     """Hidden units of the gate; 0 without a gate."""
     policy: Literal["planes", "linear", "factored"]
@@ -81,64 +82,59 @@ class Preset:
     """Initialization: `torch` (its defaults, with residual branches at zero) or `kaiming`."""
 
     def __post_init__(self) -> None:
+        if problem := self._find_problem():
+            raise PresetError(f"preset {safe_text(self.name, quote=False)}: {problem}")
+
+    def _find_problem(self) -> str | None:
+        """Describe fields that do not fit together; None if all do.
+
+        Raises UnknownVocabularyError and UnknownViewError.
+        """
         moves, is_absolute = vocabulary(self.moves), view(self.view).is_absolute
-        answers = {
-            "planes": moves.planes > 0,
-            "linear": not moves.factored,
-            "factored": moves.factored,
-        }
-        attends = self.block == "attention"
-        for is_wrong, why in (
-            (
-                attends and not (self.heads and self.feed_forward),
-                "attention needs heads and feed_forward, its hidden units",
-            ),
-            (attends and self.heads and self.width % self.heads, "heads must divide width"),
-            (attends and self.gate != "none", "attention has no gate: set gate='none'"),
-            (
-                self.gate != "none" and not self.squeeze,
-                "gate needs squeeze, the number of its hidden units",
-            ),
-            (
-                self.condition != "none" and not self.condition_width,
-                "condition needs condition_width, the number of its hidden units",
-            ),
-            (self.policy == "linear" and not self.policy_width, "policy=linear needs policy_width"),
-            (
-                self.move_features_width and (moves.name != "marro4096" or is_absolute),
-                "move features need the vocabulary marro4096 and the view of the side to move",
-            ),
-            (
-                not answers[self.policy],
-                f"a {self.policy} policy cannot use the vocabulary {moves.name}",
-            ),
+        if self.block == "attention":
+            if not (self.heads and self.feed_forward):
+                return "attention needs heads and feed_forward, its hidden units"
+            if self.width % self.heads:
+                return "heads must divide width"
+            if self.gate != "none":
+                return "attention has no gate: set gate='none'"
+        if self.gate != "none" and not self.squeeze:
+            return "gate needs squeeze, the number of its hidden units"
+        if self.condition != "none" and not self.condition_width:
+            return "condition needs condition_width, the number of its hidden units"
+        if self.policy == "linear" and not self.policy_width:
+            return "policy=linear needs policy_width"
+        if self.move_features_width and (moves.name != "marro4096" or is_absolute):
+            return "move features need the vocabulary marro4096 and the view of the side to move"
+        if (self.policy == "factored") != moves.factored or (
+            self.policy == "planes" and not moves.planes
         ):
-            if is_wrong:
-                raise PresetError(f"preset {safe_text(self.name, quote=False)}: {why}")
+            return f"a {self.policy} policy cannot use the vocabulary {moves.name}"
+        return None
 
 
-def preset_to_dict(row: Preset) -> dict[str, Any]:
+def preset_to_dict(preset: Preset) -> dict[str, Any]:
     """Return a preset as plain values, for a checkpoint's card."""
-    return asdict(row)
+    return asdict(preset)
 
 
-def preset_from_row(row: object) -> Preset:
+def preset_from_dict(values: object) -> Preset:
     """Build a preset from a card's values, which are not trusted; PresetError if invalid.
 
     Fields with a default may be missing. A new field must have a default, so that older checkpoints
     load.
     """
-    if not isinstance(row, dict):
+    if not isinstance(values, dict):
         raise PresetError("the preset must be a JSON object")
-    if unknown := row.keys() - {field.name for field in fields(Preset)}:
+    if unknown := values.keys() - {field.name for field in fields(Preset)}:
         names = safe_text(", ".join(sorted(map(str, unknown))), 200, quote=False)
         raise PresetError(
             f"the preset has unknown fields, perhaps from a newer version of Fianchetto: {names}"
         )
-    return Preset(**row)
+    return Preset(**values)
 
 
-def changed_fields(mine: Preset, row: object) -> list[str]:
+def changed_fields(preset: Preset, values: object) -> list[str]:
     """Return the fields that differ from a card's preset; PresetError if the card's is invalid."""
-    theirs = preset_to_dict(preset_from_row(row))
-    return [name for name, value in preset_to_dict(mine).items() if value != theirs[name]]
+    saved = preset_to_dict(preset_from_dict(values))
+    return [name for name, value in preset_to_dict(preset).items() if value != saved[name]]

@@ -1,8 +1,8 @@
 """The table of presets: this project's own networks, and the systems that it reproduces.
 
 The reproduced systems follow their published descriptions. If a description omits a size, a comment
-states our choice. This project's networks larger than xs are meant for a GPU and have not been
-trained yet.
+states our choice. The project's own networks of more than a million parameters are meant for a GPU
+and have not been trained yet.
 """
 
 from dataclasses import replace
@@ -32,21 +32,21 @@ def _fianchetto() -> tuple[Preset, ...]:
         value_width=16,
         value_hidden=64,
     )
-    # xs conditioned on both players' ratings, without gates: in an hour of training on two cores,
-    # the 13 % of the time that gates take is better spent on more positions. During search the
-    # ratings are unknown; training has covered that case.
+    # xs conditioned on both players' ratings, without gates. In an hour of training on two cores,
+    # the 13 % of the time that gates take is better spent on more positions. A search does not know
+    # the ratings, which is why training hides them in some rows.
     rated = replace(
         xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32
     )
-    # For predicting human moves: reads the last eight half-moves, and move features in place of the
-    # move planes. Each legal move is scored in comparison with the position's other moves.
+    # For predicting human moves. It reads the last eight half-moves, and move features in place of
+    # the planes of legal moves. Each legal move is scored in comparison with the other moves.
     human = replace(
         rated, name="fianchetto-human", view="marro13+last8+attacks", move_features_width=128
     )
-    # With attention over the squares, for a GPU. In a pilot of 27 November 2026, 150 seconds of an
-    # H100 took a network like human-m to 0.515 top-1 on RAPID, where the embedded network has 0.510
-    # (docs/guides/hardware.md). On a CPU, convolutions of the same cost learned as much in 0.6
-    # times the time. human-l has not been trained.
+    # With attention over the squares, for a GPU. In a pilot of 27 November 2026, a network like
+    # human-m reached 0.515 top-1 on RAPID after 150 seconds on an H100, where the embedded network
+    # has 0.510 (docs/guides/hardware.md). On a CPU, a convolutional network of the same cost
+    # learned as much in 0.6 times the time. human-l has not been trained.
     human_m = replace(
         human,
         name="fianchetto-human-m",
@@ -70,7 +70,7 @@ def _fianchetto() -> tuple[Preset, ...]:
         condition_width=128,
     )
     # In published results, ratings lower the cross-entropy by 0.067 nats and clocks by 0.007.
-    # Castling rights and the en-passant file are left out: the 77 planes include all legal moves.
+    # Castling rights and the en-passant file are no inputs: the 77 planes include all legal moves.
     s = replace(
         xs,
         name="fianchetto-s",
@@ -97,7 +97,7 @@ def _fianchetto() -> tuple[Preset, ...]:
 
 
 def _chessmarro() -> tuple[Preset, ...]:
-    # As published, with six blocks; a later version has twelve.
+    # the published network has six blocks, a later version twelve
     six = Preset(
         name="chessmarro",
         view="chessmarro77",
@@ -118,8 +118,8 @@ def _chessmarro() -> tuple[Preset, ...]:
 
 def _plane_systems() -> tuple[Preset, ...]:
     """Return the systems with 18 and 19 planes: post-activation blocks, value in -1..1."""
-    # Two networks: a 64 x 64 policy, and a value. Our choices: width, blocks, the bottleneck, and
-    # the value's hidden units.
+    # The description has two networks, one with a 64 x 64 policy and one with a value. Our choices:
+    # width, blocks, the bottleneck, and the value's hidden units.
     bishop = Preset(
         name="bishop",
         view="planes18",
@@ -137,8 +137,8 @@ def _plane_systems() -> tuple[Preset, ...]:
         value_width=16,
         value_hidden=128,
     )
-    # A convolution, 19 blocks and AlphaZero's heads: the policy has a convolution before its 73
-    # planes, the value one channel and 256 hidden units.
+    # The description has a convolution, 19 blocks and AlphaZero's heads: the policy has a
+    # convolution before its 73 planes, and the value one channel and 256 hidden units.
     alphazero = replace(
         bishop,
         name="alphazero19",
@@ -152,8 +152,9 @@ def _plane_systems() -> tuple[Preset, ...]:
         value_width=1,
         value_hidden=256,
     )
-    # The description says 1 to 2 million parameters, but 64 x 8 with plain 1x1 heads has 0.6
-    # million. Our choice: a hidden 3x3 convolution before the 73 planes makes up the difference.
+    # The description says 1 to 2 million parameters, but 8 blocks of 64 channels with plain 1x1
+    # heads have 0.6 million. Our choice: a hidden 3x3 convolution before the 73 planes makes up the
+    # difference.
     chess_policy = replace(
         alphazero,
         name="chess-policy",
@@ -183,9 +184,9 @@ def _plane_systems() -> tuple[Preset, ...]:
 @cache
 def presets() -> dict[str, Preset]:
     """Return all presets by name."""
-    rows = (*_fianchetto(), *_chessmarro(), *_plane_systems())
-    assert len({row.name for row in rows}) == len(rows)
-    return {row.name: row for row in rows}
+    table = (*_fianchetto(), *_chessmarro(), *_plane_systems())
+    assert len({preset.name for preset in table}) == len(table)
+    return {preset.name: preset for preset in table}
 
 
 def preset(name: str) -> Preset:

@@ -16,12 +16,6 @@ class TrainConfigError(UserError):
 
 
 OptimizerName = Literal["auto", "adamw", "sgd", "muon"]
-Decay = Literal["cosine", "linear", "step", "none"]
-Precision = Literal["auto", "bf16", "off"]
-Device = Literal["auto", "cpu", "cuda"]
-ValueLoss = Literal["auto", "mse", "huber"]
-Log = Literal["none", "tensorboard", "wandb", "mlflow"]
-Teach = Literal["auto", "policy", "value", "both", "none"]
 
 DEFAULT_PRESET = "fianchetto-human"
 """Preset that is trained by default."""
@@ -30,9 +24,9 @@ MUON_PRESETS = frozenset(
 )
 """Presets that optimizer `auto` trains with Muon (measured in docs/benchmarks.md)."""
 
-FREE_TO_CHANGE = frozenset({"threads", "device", "graphs", "save_seconds", "log"})
-"""Settings that a resumed run may change; they affect the weights only by rounding."""
-LENGTHS = ("minutes", "steps", "epochs")
+CHANGEABLE_SETTINGS = frozenset({"threads", "device", "graphs", "save_seconds", "log"})
+"""Settings that a resumed run may change; they affect the weights by rounding at most."""
+LENGTH_SETTINGS = ("minutes", "steps", "epochs")
 """Settings of a run's length. A resumed run may change the length, but not its unit."""
 
 
@@ -40,8 +34,8 @@ LENGTHS = ("minutes", "steps", "epochs")
 class TrainConfig:
     """Settings of one training run. Exactly one of `minutes`, `steps` and `epochs` sets its length.
 
-    A run, finished or not, can continue with another length. Its learning rate then follows the
-    schedule of the new length.
+    A run, finished or not, can be continued with a different length. Its learning rate then follows
+    the schedule of the new length.
     """
 
     minutes: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
@@ -69,10 +63,10 @@ class TrainConfig:
     embeddings do not decay."""
     warmup: Share = 0.02
     """Share of the run during which the learning rate rises from zero."""
-    decay: Decay = "linear"
+    decay: Literal["cosine", "linear", "step", "none"] = "linear"
     """Decay of the learning rate after the warm-up: linear, cosine, step or none."""
     drops: Annotated[int, Field(ge=1, le=100)] = 2
-    """Number of evenly spaced drops of the learning rate with step decay; the last one reaches
+    """Number of evenly spaced drops of the learning rate, with decay=step; the last drop reaches
     final_rate."""
     final_rate: Share = 0.002
     """Learning rate at the end of the run, as a share of the peak."""
@@ -82,14 +76,14 @@ class TrainConfig:
     label_smoothing: Annotated[float, Field(ge=0.0, le=0.999)] = 0.0
     """Share of the policy target that is spread evenly over all legal moves."""
     visits_temperature: Annotated[float, Field(ge=0.05, le=100.0)] = 1.0
-    """Temperature of the visit distribution, which is the policy target of searched rows; below 1
-    sharpens it."""
+    """Temperature of the visit distribution, which is the policy target of searched rows; values
+    below 1 sharpen it."""
     legality_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.02
     """Weight of the penalty on illegal moves, which is -log of the legal moves' total probability;
     1 makes the policy loss the unmasked cross-entropy."""
     value_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.25
     """Weight of the value loss relative to the policy's cross-entropy."""
-    value_loss: ValueLoss = "auto"
+    value_loss: Literal["auto", "mse", "huber"] = "auto"
     """Value loss: mse or huber on the score, or auto (cross-entropy for a wdl head, mse for a
     scalar head)."""
     eval_blend: Share = 0.5
@@ -98,7 +92,7 @@ class TrainConfig:
     value."""
     engine_moves: bool = False
     """Also train the policy on positions that have an engine's move instead of a human move."""
-    teach: Teach = "policy"
+    teach: Literal["auto", "policy", "value", "both", "none"] = "policy"
     """Which heads learn from searched rows: policy (from the visits), value (from the best move's
     value), both, or none. In `train`, auto means policy. In `finetune`, none trains on human rows
     alone, and auto means policy if the network plays games, or value if --explorer is hand-written.
@@ -106,36 +100,35 @@ class TrainConfig:
     searched by the hand-written player, if that player errs less, else none."""
     keep_policy: bool = True
     """With teach=value, train the policy of searched rows towards the starting checkpoint's policy.
-    If false, train it on the human move, and towards the starting policy only if no move is
+    With false, train it on the human move, and towards the starting policy only if no move is
     known."""
     search_value_share: Share = 1.0
     """Share of the search's value in the value target of searched rows, with teach=value or both;
-    the usual target makes up the rest. Searched rows without a game use only the search's
-    value."""
+    the rest is the usual target. Searched rows without a game use only the search's value."""
     results: bool = True
-    """Use game results as value targets; if false, rows without an evaluation (see eval_blend) or a
-    search value do not train the value."""
+    """Use game results as value targets; with false, rows without an evaluation (see eval_blend) or
+    a search value do not train the value."""
     frozen_norms: bool = False
     """Freeze the batch norms' running statistics, for short fine-tuning on unusual rows."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Seed of the initial weights and of the order of batches."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads; 0 uses all cores."""
-    device: Device = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to train on: auto (a GPU if available), cpu or cuda."""
-    amp: Precision = "auto"
+    amp: Literal["auto", "bf16", "off"] = "auto"
     """Mixed precision: auto (bf16 if it is faster on the device), bf16 or off."""
     graphs: bool = True
-    """On a single GPU, capture the steps as CUDA graphs, which is several times as fast; false
-    launches each kernel by itself."""
+    """On a single GPU, capture the steps as CUDA graphs, which is several times as fast; with
+    false, each kernel is launched separately."""
     save_seconds: Annotated[float, Field(ge=0.0, le=1e6)] = 60.0
     """Seconds between saves: a killed run loses at most this much work; 0 saves after each step."""
-    log: Log = "none"
-    """Experiment tracker that also receives the figures of metrics.jsonl: tensorboard (written into
+    log: Literal["none", "tensorboard", "wandb", "mlflow"] = "none"
+    """Experiment tracker that also receives the lines of metrics.jsonl: tensorboard (written into
     the checkpoint's folder), wandb or mlflow. Its package must be installed."""
     validation_every_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
-    """Steps between validations; 0 validates for 2 % of the training time, and at least five times
-    in a run whose length is in minutes."""
+    """Steps between validations; 0 spends 2 % of the training time on validations, with at least
+    five in a run whose length is in minutes."""
     patience: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Stop after this many validations without an improvement of cross-entropy plus the calibrated
     value's Brier score, and keep the best weights; 0 never stops early."""
@@ -176,24 +169,24 @@ def resolve_optimizer(config: TrainConfig, preset: str) -> TrainConfig:
     return replace(config, optimizer="muon" if preset in MUON_PRESETS else "adamw")
 
 
-def changed_settings(config: TrainConfig, row: Mapping[str, Any]) -> list[str]:
+def list_changed_settings(config: TrainConfig, saved: Mapping[str, Any]) -> list[str]:
     """Describe the settings that differ from a card's, except those that a resumed run may change.
 
     A setting missing from the card had its default.
     """
     changes = []
     for field in fields(TrainConfig):
-        name, mine = field.name, getattr(config, field.name)
-        was = row.get(name, field.default)
-        is_free = name in FREE_TO_CHANGE or (name in LENGTHS and None not in (was, mine))
-        if was != mine and not is_free:
-            changes.append(f"{name} was {was}, is {mine}")
+        name, value = field.name, getattr(config, field.name)
+        old = saved.get(name, field.default)
+        keeps_unit = name in LENGTH_SETTINGS and None not in (old, value)
+        if old != value and name not in CHANGEABLE_SETTINGS and not keeps_unit:
+            changes.append(f"{name} was {old}, is {value}")
     return changes
 
 
-def has_other_length(config: TrainConfig, row: Mapping[str, Any]) -> bool:
-    """Return whether the length of a run differs from the card's."""
-    return any(getattr(config, name) != row.get(name) for name in LENGTHS)
+def has_changed_length(config: TrainConfig, saved: Mapping[str, Any]) -> bool:
+    """Return whether the length of a run differs from that in a card's configuration."""
+    return any(getattr(config, name) != saved.get(name) for name in LENGTH_SETTINGS)
 
 
 def total_steps(config: TrainConfig, epoch_rows: int | None) -> int | None:
@@ -225,12 +218,12 @@ def _decayed_share(config: TrainConfig, after: float) -> float:
     if config.decay == "none":
         return 1.0
     if config.decay == "step":  # the same factor at each drop; a final rate of 0 counts as 0.001
-        fallen = min(config.drops, int(after * (config.drops + 1) + 1e-9))
-        return float(max(config.final_rate, 1e-3) ** (fallen / config.drops))
-    left = (1 + math.cos(math.pi * after)) / 2 if config.decay == "cosine" else 1 - after
-    return config.final_rate + (1 - config.final_rate) * left
+        drops = min(config.drops, int(after * (config.drops + 1) + 1e-9))
+        return float(max(config.final_rate, 1e-3) ** (drops / config.drops))
+    remaining = (1 + math.cos(math.pi * after)) / 2 if config.decay == "cosine" else 1 - after
+    return config.final_rate + (1 - config.final_rate) * remaining
 
 
 def ema_decay(config: TrainConfig, step: int) -> float:
-    """Return the decay of the averaged weights: lower at first, to forget the initial weights."""
+    """Return the decay of the averaged weights, lower at first to forget the initial weights."""
     return min(config.ema, (1 + step) / (10 + step)) if config.ema else 0.0

@@ -33,13 +33,18 @@ class World:
     """Number of this process, from 0."""
     size: int = 1
     """Number of processes."""
-    local: int = 0
-    """Number of this process on its machine, and of its GPU."""
+    local_rank: int = 0
+    """Number of this process on its machine."""
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes the checkpoint."""
         return self.rank == 0
+
+    @property
+    def gpu(self) -> int | None:
+        """Number of this process's GPU on its machine; None if there is only one process."""
+        return self.local_rank if self.size > 1 else None
 
 
 def read_world() -> World:
@@ -47,29 +52,30 @@ def read_world() -> World:
     if "WORLD_SIZE" not in os.environ:
         return World()
     try:
-        rank, size, local = (
+        rank, size, local_rank = (
             int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         )
     except ValueError as error:
         raise WorldError(
-            f"RANK, WORLD_SIZE and LOCAL_RANK must be numbers, as torchrun sets them ({error})"
+            f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers ({error}): start the processes "
+            "with torchrun, which sets them"
         ) from error
     if not 0 <= rank < size:
         raise WorldError(
-            f"RANK {rank} and WORLD_SIZE {size} do not fit together: start the processes with "
-            "torchrun"
+            f"RANK must be from 0 to WORLD_SIZE - 1 = {size - 1}, got {rank}: start the processes "
+            "with torchrun, which sets them"
         )
-    return World(rank, size, local)
+    return World(rank, size, local_rank)
 
 
 @contextmanager
-def process_group(place: World, device: torch.device) -> Iterator[None]:
+def process_group(world: World, device: torch.device) -> Iterator[None]:
     """Join the process group: gloo on CPUs; on GPUs nccl, plus gloo for decisions.
 
-    Release DistributedDataParallel inside the block. Dropping its last reference to the group joins
-    threads while holding the GIL, which deadlocks if one of them waits for the GIL.
+    The block must release DistributedDataParallel before it ends. Dropping its last reference to
+    the group joins threads while holding the GIL, which deadlocks if one of them waits for the GIL.
     """
-    if place.size == 1:
+    if world.size == 1:
         yield
         return
     if device.type == "cuda":
@@ -99,24 +105,24 @@ def average_over_processes(tensors: Sequence[Tensor], size: int) -> None:
         tensor.copy_(flat.view(tensor.shape))
 
 
-def run_on_first(place: World, work: Callable[[], T]) -> T:
+def run_on_first_process(world: World, work: Callable[[], T]) -> T:
     """Run `work` in process 0 and return its result in all processes.
 
     A UserError of process 0 becomes a WorldError in the others.
     """
-    if place.size == 1:
+    if world.size == 1:
         return work()
     result: T | None = None
     failure: UserError | None = None
-    if place.is_first:
+    if world.is_first:
         try:
             result = work()
         except UserError as error:
             failure = error
-    sent: list[Any] = [result, failure and str(failure)]
-    dist.broadcast_object_list(sent, 0)
+    outcome: list[Any] = [result, failure and str(failure)]
+    dist.broadcast_object_list(outcome, 0)
     if failure is not None:
         raise failure
-    if sent[1] is not None:
-        raise WorldError(f"process 0: {sent[1]}")
-    return sent[0]  # type: ignore[no-any-return]
+    if outcome[1] is not None:
+        raise WorldError(f"process 0: {outcome[1]}")
+    return outcome[0]  # type: ignore[no-any-return]

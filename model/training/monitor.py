@@ -6,7 +6,6 @@ sent to TensorBoard, Weights & Biases or MLflow.
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from engine.json_files import parse_json
 from model.calibration import fit_factor, scale_wdl
-from model.card import Monitor
+from model.card import MonitorState
 from model.checkpoint import CheckpointError, write_atomically
 from model.data.rows import Batch
 from model.metrics import Totals, row_metrics, value_metrics
@@ -30,36 +29,39 @@ from model.network.decoder import legal_labels
 from model.network.device import autocast
 from model.network.encoder import to_tensor
 from model.training.config import TrainConfig, TrainConfigError
-from model.training.step import COLUMNS, Run
+from model.training.step import SUMMED_METRICS, Run
 from model.training.targets import load_training_rows
 
 METRICS_FILE = "metrics.jsonl"
-CALIBRATED = "calibrated_"
+CALIBRATED_PREFIX = "calibrated_"
 """Prefix of a validation's Brier scores after calibration, which multiplies the value's logits by
 `value_factor`."""
-WATCHED_METRICS = ("cross_entropy", f"{CALIBRATED}value_brier")
-"""Validation metrics whose sum `patience` watches; lower is better. The value is calibrated first,
-as it will be in the final checkpoint."""
+WATCHED_METRICS = ("cross_entropy", f"{CALIBRATED_PREFIX}value_brier")
+"""Validation metrics whose sum `patience` watches; lower is better. The Brier score is that of the
+calibrated value, as in the final checkpoint."""
 SPIKE_NATS = 3.0
 """A run stops if the mean loss of a metrics line is this many nats above the lowest so far."""
 
 
-def mean_figures(sums: Tensor, rows: int) -> dict[str, float]:
-    """Return the means of COLUMNS over rows; `top1` and `legal_mass` over those with a move."""
-    means: dict[str, float] = dict(zip(COLUMNS, (sums / rows).tolist(), strict=True))
-    known = means.pop("known")
+def mean_metrics(sums: Tensor, rows: int) -> dict[str, float]:
+    """Return the means over `rows` of sums in the order of SUMMED_METRICS.
+
+    `top1` and `legal_mass` are means over the rows with a target move, and left out if none has it.
+    """
+    means: dict[str, float] = dict(zip(SUMMED_METRICS, (sums / rows).tolist(), strict=True))
+    share_with_move = means.pop("known")
     for name in ("top1", "legal_mass"):
         mean = means.pop(name)
-        if known:
-            means[name] = mean / known
+        if share_with_move:
+            means[name] = mean / share_with_move
     return means
 
 
-class RunMonitor(Monitor):
+class RunMonitor(MonitorState):
     """Spike detection and early stopping, updated by each metrics line and each validation."""
 
-    def find_spike(self, loss: float) -> str | None:
-        """Describe what is wrong with a line's mean loss, or return None; update the lowest."""
+    def describe_spike(self, loss: float) -> str | None:
+        """Describe what is wrong with a line's mean loss, or return None and update the lowest."""
         if not math.isfinite(loss):
             return "the loss is not finite"
         if self.lowest is not None and loss > self.lowest + SPIKE_NATS:
@@ -67,13 +69,13 @@ class RunMonitor(Monitor):
         self.lowest = loss if self.lowest is None else min(self.lowest, loss)
         return None
 
-    def add_validation(self, figures: Mapping[str, float], step: int) -> bool:
+    def add_validation(self, metrics: Mapping[str, float], step: int) -> bool:
         """Record a validation and return whether it is the best so far."""
         self.validated_step = step
-        if self.best and not _total(figures) < _total(self.best):
+        if self.best and not _sum_watched(metrics) < _sum_watched(self.best):
             self.without += 1
             return False
-        self.best, self.best_step, self.without = dict(figures), step, 0
+        self.best, self.best_step, self.without = dict(metrics), step, 0
         return True
 
     def is_exhausted(self, config: TrainConfig) -> bool:
@@ -81,17 +83,17 @@ class RunMonitor(Monitor):
         return bool(config.patience) and self.without >= config.patience
 
 
-def _total(figures: Mapping[str, float]) -> float:
+def _sum_watched(metrics: Mapping[str, float]) -> float:
     # the Brier score is missing without a value head or without games
-    return sum(figures.get(name, 0.0) for name in WATCHED_METRICS)
+    return sum(metrics.get(name, 0.0) for name in WATCHED_METRICS)
 
 
 @torch.inference_mode()
 def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]:
     """Return the metrics of the averaged weights on the first `limit` positions.
 
-    Added to the metrics of `model.metrics` are `value_factor`, the calibration factor fitted to
-    these positions' evaluations and results, and the Brier scores after calibration. Without rows,
+    They are the means of `model.metrics`; `value_factor`, the calibration factor fitted to these
+    positions' evaluations and results; and the Brier scores after calibration. Without rows,
     `positions` is 0.
     """
     totals, values, games = Totals(), [], []
@@ -107,7 +109,7 @@ def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]
             prediction = run.ema(rows)
         wdl_B3, results_B = prediction.wdl.exp(), to_tensor(batch["result"].astype(np.int64))
         results_B = results_B.to(run.device)
-        figures = row_metrics(
+        metrics = row_metrics(
             prediction.logits,
             wdl_B3,
             legal_labels(rows["planes"], prediction.logits.shape[1]),
@@ -115,11 +117,11 @@ def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]
             results_B,
             to_tensor(batch["plies"] > 0).to(run.device) if "plies" in batch else None,
         )
-        totals.add({name: column.cpu() for name, column in figures.items()})
-        known_B = ~figures["brier"].isnan()
+        totals.add({name: column.cpu() for name, column in metrics.items()})
+        has_game_B = ~metrics["brier"].isnan()
         columns = (wdl_B3, rows["value_target"], results_B)
-        values.append([column[known_B].cpu() for column in columns])
-        games.append(batch["game"][known_B.cpu().numpy()])
+        values.append([column[has_game_B].cpu() for column in columns])
+        games.append(batch["game"][has_game_B.cpu().numpy()])
     has_value = run.preset.value != "none"
     return totals.summary() | (_fit_calibration(values, games) if has_value else {})
 
@@ -127,26 +129,27 @@ def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]
 def _fit_calibration(
     values: list[list[Tensor]], games: list[NDArray[np.integer]]
 ) -> dict[str, float]:
-    """Return the value's factor and the Brier scores after it; {} without positions of games."""
+    """Return the value's factor and the Brier scores after it; {} without positions of games.
+
+    An item of `values` has win, draw, loss, their targets, and the results of a batch's positions.
+    """
     if not any(len(wdl_B3) for wdl_B3, _, _ in values):
         return {}
     wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
     factor = fit_factor(wdl_N3, target_N3, np.concatenate(games))
-    before, figures = (
-        value_metrics(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor)
-    )
+    before, after = (value_metrics(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor))
     # a factor fitted to evaluations may not suit human results
-    if figures["brier"].mean() > before["brier"].mean():
-        factor, figures = 1.0, before
+    if after["brier"].mean() > before["brier"].mean():
+        factor, after = 1.0, before
     return {
         "value_factor": factor,
-        f"{CALIBRATED}value_brier": float(figures["brier"].mean()),
-        f"{CALIBRATED}wdl_brier": float(figures["wdl_brier"].mean()),
+        f"{CALIBRATED_PREFIX}value_brier": float(after["brier"].mean()),
+        f"{CALIBRATED_PREFIX}wdl_brier": float(after["wdl_brier"].mean()),
     }
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Return a run's metrics; skip truncated and foreign lines."""
+    """Return the lines of a run's metrics.jsonl; skip truncated and invalid lines."""
     try:
         text = (directory / METRICS_FILE).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -155,15 +158,15 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
         raise CheckpointError(
             f"{directory / METRICS_FILE} cannot be read: {error.strerror}"
         ) from error
-    found = []
+    entries = []
     for line in text.splitlines():
         with suppress(ValueError):
-            if _is_line(entry := parse_json(line)):
-                found.append(entry)
-    return found
+            if _is_metrics_line(entry := parse_json(line)):
+                entries.append(entry)
+    return entries
 
 
-def _is_line(entry: object) -> bool:
+def _is_metrics_line(entry: object) -> bool:
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("step"), int)
@@ -172,7 +175,7 @@ def _is_line(entry: object) -> bool:
 
 
 class MetricsLog:
-    """The metrics file of a run; opening it at `step` drops later lines, which were not saved."""
+    """The metrics file of a run; opening it at `step` drops the lines after the last save."""
 
     def __init__(self, directory: Path, step: int, validated_step: int, log: str) -> None:
         self.path = directory / METRICS_FILE
@@ -185,17 +188,15 @@ class MetricsLog:
         write_atomically(self.path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Append one line and flush it to the disk, because a save may follow."""
+        """Append one line, and send it to the tracker, if any."""
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
         if self.tracker is not None:
-            figures = {name: value for name, value in entry.items() if name != "step"}
-            self.tracker.write(figures, entry["step"])
+            metrics = {name: value for name, value in entry.items() if name != "step"}
+            self.tracker.write(metrics, entry["step"])
 
     def close(self) -> None:
         """End the tracker's run."""
@@ -207,8 +208,9 @@ class Tracker(NamedTuple):
     """An experiment tracker that receives the lines of metrics."""
 
     write: Callable[[Mapping[str, float], int], object]
-    """Send the figures of a step."""
+    """Send the metrics of a step."""
     close: Callable[[], object]
+    """End the tracker's run."""
 
 
 def require_tracker(log: str) -> None:
@@ -225,15 +227,17 @@ def open_tracker(log: str, directory: Path, step: int) -> Tracker:
 
         writer: Any = SummaryWriter(str(directory / "tensorboard"), purge_step=step + 1)
 
-        def add_scalars(figures: Mapping[str, float], at: int) -> None:
-            for figure, value in figures.items():
-                writer.add_scalar(figure, value, at)
+        def add_scalars(metrics: Mapping[str, float], step: int) -> None:
+            for metric, value in metrics.items():
+                writer.add_scalar(metric, value, step)
 
         return Tracker(add_scalars, writer.close)
     package: Any = import_module(log)
     if log == "wandb":
         run = package.init(project="fianchetto", name=name, dir=str(directory))
-        return Tracker(lambda figures, at: run.log(dict(figures), step=at), run.finish)
+        return Tracker(lambda metrics, step: run.log(dict(metrics), step=step), run.finish)
     package.set_experiment("fianchetto")
     package.start_run(run_name=name)
-    return Tracker(lambda figures, at: package.log_metrics(dict(figures), step=at), package.end_run)
+    return Tracker(
+        lambda metrics, step: package.log_metrics(dict(metrics), step=step), package.end_run
+    )

@@ -1,4 +1,4 @@
-"""The table of optimizers, an object that combines two of them, and Muon.
+"""The table of optimizers, a wrapper that combines two of them, and Muon.
 
 Weights of convolutions and linear layers decay; norms, biases and embeddings do not. Optimizer
 state is allocated at the start, so that a run can be saved and restored at any step.
@@ -23,40 +23,40 @@ from torch import Tensor, nn
 
 from model.training.config import TrainConfig
 
-Group = dict[str, Any]
-Rule = Callable[[TrainConfig, list[Group]], torch.optim.Optimizer]
+ParameterGroup = dict[str, Any]
+OptimizerFactory = Callable[[TrainConfig, list[ParameterGroup]], torch.optim.Optimizer]
 """Function that creates an optimizer for groups of weights."""
 
-BETAS = (0.9, 0.99)
+ADAMW_BETAS = (0.9, 0.99)
 
 
-def _adamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
+def _adamw(config: TrainConfig, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
     is_cuda = any(weight.is_cuda for group in groups for weight in group["params"])
     optimizer = torch.optim.AdamW(
-        groups, lr=config.learning_rate, betas=BETAS, fused=True, capturable=is_cuda
+        groups, lr=config.learning_rate, betas=ADAMW_BETAS, fused=True, capturable=is_cuda
     )
-    # do not warn of the steps before a capture
+    # silence the warning about steps that are taken before a capture
     optimizer._warned_capturable_if_run_uncaptured = True
     return optimizer
 
 
-def _sgd(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
+def _sgd(config: TrainConfig, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
     momentum = config.momentum
     return torch.optim.SGD(
         groups, config.learning_rate, momentum, nesterov=momentum > 0, fused=True
     )
 
 
-def _muon(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
+def _muon(config: TrainConfig, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
     return Muon(groups, lr=config.learning_rate, momentum=config.momentum, weight_decay=0.0)
 
 
-OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
+OPTIMIZERS: Mapping[str, tuple[OptimizerFactory, OptimizerFactory]] = {
     "adamw": (_adamw, _adamw),
     "sgd": (_sgd, _sgd),
     "muon": (_muon, _adamw),
 }
-"""The rule for convolutions and linear layers, and the rule for all other weights."""
+"""The optimizer of convolutions and linear layers, and that of all other weights."""
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
@@ -81,26 +81,25 @@ class CombinedOptimizer:
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
         layers = dict(network.named_modules())
-        # by name: the weight, or its view as a matrix
-        self.stepped: dict[str, Tensor] = {}
+        self.weights: dict[str, Tensor] = {}
+        """By name: the weight, or for Muon its view as a matrix."""
         self.matrices: list[tuple[Tensor, Tensor]] = []
-        rules = OPTIMIZERS[config.optimizer]
-        groups: list[Group] = [
-            {"params": [], "weight_decay": config.weight_decay},
-            {"params": [], "weight_decay": 0.0},
-        ]
+        """The weights that Muon steps, and their views as matrices."""
+        create_decaying, create_other = OPTIMIZERS[config.optimizer]
+        decaying: ParameterGroup = {"params": [], "weight_decay": config.weight_decay}
+        other: ParameterGroup = {"params": [], "weight_decay": 0.0}
         for name, weight in network.named_parameters():
-            layer, _, kind = name.rpartition(".")
-            decays = kind == "weight" and isinstance(layers[layer], (nn.Conv2d, nn.Linear))
-            self.stepped[name] = weight
-            if rules[not decays] is _muon:
-                self.stepped[name] = nn.Parameter(flatten_to_matrix(weight.data))
-                self.matrices.append((weight, self.stepped[name]))
-            groups[not decays]["params"].append(self.stepped[name])
-        if rules[0] is rules[1]:
-            self.optimizers = [rules[0](config, groups)]
+            layer, _, parameter = name.rpartition(".")
+            decays = parameter == "weight" and isinstance(layers[layer], (nn.Conv2d, nn.Linear))
+            self.weights[name] = weight
+            if decays and create_decaying is _muon:
+                self.weights[name] = nn.Parameter(flatten_to_matrix(weight.data))
+                self.matrices.append((weight, self.weights[name]))
+            (decaying if decays else other)["params"].append(self.weights[name])
+        if create_decaying is create_other:
+            self.optimizers = [create_decaying(config, [decaying, other])]
         else:
-            self.optimizers = [rules[0](config, groups[:1]), rules[1](config, groups[1:])]
+            self.optimizers = [create_decaying(config, [decaying]), create_other(config, [other])]
         # a tensor, so that a captured step reads the current rate
         self.rate = torch.tensor(config.learning_rate, device=next(network.parameters()).device)
         for optimizer in self.optimizers:
@@ -109,39 +108,39 @@ class CombinedOptimizer:
                 for weight in group["params"]:
                     optimizer.state[weight] = _initial_state(optimizer, weight)
 
-    def set_rate(self, rate: float) -> None:
+    def set_learning_rate(self, rate: float) -> None:
         """Set the learning rate of the next steps."""
         self.rate.fill_(rate)
 
     def step(self) -> None:
-        """Step every weight."""
+        """Update every weight that has a gradient."""
         for weight, matrix in self.matrices:
             if weight.grad is not None:
-                contiguous = weight.is_contiguous()
-                layout = torch.contiguous_format if contiguous else torch.channels_last
+                is_contiguous = weight.is_contiguous()
+                layout = torch.contiguous_format if is_contiguous else torch.channels_last
                 matrix.grad = flatten_to_matrix(weight.grad.contiguous(memory_format=layout))
         for optimizer in self.optimizers:
             optimizer.step()
         for _, matrix in self.matrices:
             matrix.grad = None
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_tensors(self) -> dict[str, Tensor]:
         """Return the state tensors by `<weight>.<name>`; copy into them to restore a save."""
         states: dict[Tensor, dict[str, Tensor]] = {}
         for optimizer in self.optimizers:
             states |= optimizer.state
         return {
             f"{name}.{moment}": tensor
-            for name, weight in self.stepped.items()
+            for name, weight in self.weights.items()
             for moment, tensor in states[weight].items()
         }
 
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+MUON_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the odd polynomial of degree five that brings singular values near 1."""
-ITERATIONS = 5
+MUON_ITERATIONS = 5
 MIN_NORM = 1e-7
-"""Smallest norm in a division, as in torch."""
+"""Lower bound of the norm that a matrix is divided by, as in torch."""
 ADAMW_RMS = 0.2
 """Root mean square of AdamW's step at a learning rate of 1, as measured by Liu et al."""
 
@@ -156,19 +155,19 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Step every matrix that has a gradient. Rounding depends on the number of threads."""
+        """Update every matrix that has a gradient. Rounding depends on the number of threads."""
         for group in self.param_groups:
             by_size: dict[int, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
                 if weight.grad is not None:
                     by_size[min(weight.shape)].append(weight)
-            for same in by_size.values():
-                self._step(same, group["lr"], group["momentum"], group["weight_decay"])
+            for weights in by_size.values():
+                self._step(weights, group["lr"], group["momentum"], group["weight_decay"])
 
     def _step(
         self, weights: list[Tensor], lr: float | Tensor, momentum: float, weight_decay: float
     ) -> None:
-        """Step matrices whose smaller side is the same."""
+        """Update matrices whose smaller sides are equal."""
         lr = torch.as_tensor(lr, device=weights[0].device)
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         buffers = [self.state[weight]["momentum_buffer"] for weight in weights]
@@ -185,19 +184,19 @@ def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
     gram_NSS = torch.stack([x_SC @ x_SC.mT for x_SC in wide])
     squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=MIN_NORM**2)
     gram_NSS = gram_NSS / squared_N11
-    factor_NSS = _factor(gram_NSS)
+    factor_NSS = _compute_factors(gram_NSS)
     product_NSS = factor_NSS / squared_N11.sqrt()
-    for _ in range(ITERATIONS - 1):
-        # all of these are polynomials of the same Gram matrix, so they commute
+    for _ in range(MUON_ITERATIONS - 1):
+        # the matrices are polynomials of one Gram matrix, so the order of products does not matter
         gram_NSS = factor_NSS @ (factor_NSS @ gram_NSS)
-        factor_NSS = _factor(gram_NSS)
+        factor_NSS = _compute_factors(gram_NSS)
         product_NSS = factor_NSS @ product_NSS
     steps = [product_SS @ x_SC for product_SS, x_SC in zip(product_NSS, wide, strict=True)]
     return [y.mT if y.shape != x.shape else y for y, x in zip(steps, matrices, strict=True)]
 
 
-def _factor(gram_NSS: Tensor) -> Tensor:
-    """Return the factor that one iteration applies, from the current Gram matrices."""
-    a, b, c = COEFFICIENTS
-    one_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
-    return torch.baddbmm(a * one_SS + b * gram_NSS, gram_NSS, gram_NSS, alpha=c)
+def _compute_factors(gram_NSS: Tensor) -> Tensor:
+    """Return the matrices that an iteration multiplies by, given the current Gram matrices."""
+    a, b, c = MUON_COEFFICIENTS
+    identity_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
+    return torch.baddbmm(a * identity_SS + b * gram_NSS, gram_NSS, gram_NSS, alpha=c)

@@ -1,11 +1,11 @@
 """One step of training: batch -> prediction -> loss -> update.
 
-    a batch in NumPy -> `prepare`: parts of its rows with their targets, on the device
+    a batch in NumPy -> `prepare_parts`: parts of its rows with their targets, on the device
                      -> `take_step`: prediction, `row_losses` and gradients of each part, added up
                         and clipped -> weights -> averaged weights
 
 On a GPU, all of `take_step`'s arithmetic is captured as a CUDA graph for each set of shapes. So it
-reads its learning rate, the weight of the average and the draw of hidden rows from tensors.
+reads the learning rate, the weight of the average and the hash of the step from tensors.
 
 Batch norms compute their statistics over one microbatch at a time (Hoffer et al. 2017,
 arXiv:1705.08741), so the result depends on `norm_rows`, not on the device or the number of
@@ -19,7 +19,7 @@ Axes: B batch, A label, K moves of a policy target.
 import copy
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,7 +34,7 @@ from engine.errors import UserError
 from model.data.rows import Batch, hash_step, hidden_columns, hide_columns
 from model.network.blocks import Norm
 from model.network.decoder import Prediction, legal_labels
-from model.network.device import autocast, device_for, dtype_for
+from model.network.device import autocast, select_device, select_dtype
 from model.network.encoder import Rows
 from model.network.graphs import Graphs
 from model.network.network import Network, build
@@ -46,10 +46,10 @@ from model.training.targets import load_training_rows
 
 LOG = logging.getLogger(__name__)
 
-COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
+SUMMED_METRICS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 """Metrics summed over the rows of each step. `known` counts rows with a target move; `top1` and
 `legal_mass` are summed over these rows."""
-PASS_ROWS = 2048
+MAX_PART_ROWS = 2048
 """Maximum number of rows in a part with several microbatches, to limit GPU memory."""
 MAX_GRADIENT_NORM = 1.0
 """Maximum norm of the gradient; larger gradients are scaled down."""
@@ -60,9 +60,9 @@ PLIES_PER_UNIT = 20.0
 MOVES_LEFT_WEIGHT = 0.05
 """Weight of the moves-left loss."""
 MAX_LOGIT_GAP = 78.0
-"""Maximum of a logit above the best legal one, so that a sum of 4096 exponentials fits float32."""
-ILLEGAL = -1e9
-"""Logit for illegal moves: gives zero probability, and unlike -inf, zero times it is not NaN."""
+"""Upper bound of a logit minus the best legal logit: float32 holds the sum of 4096 exponentials."""
+ILLEGAL_LOGIT = -1e9
+"""Logit of illegal moves: its probability is 0, and 0 times it is 0, while 0 times -inf is NaN."""
 
 
 class DivergedError(UserError):
@@ -82,17 +82,18 @@ class Run:
     model: nn.Module
     """The network, wrapped in DistributedDataParallel if there are several processes."""
     ema: Network
+    """The network with averaged weights (an exponential moving average), for inference."""
     optimizer: CombinedOptimizer
     parts: int
     """Number of parts in this process's share of a batch."""
     average_weight: Tensor
-    """Weight of the new weights in the averaged ones, 0-dim."""
-    draw: Tensor
-    """Selects the rows whose ratings, clocks or last moves are hidden, 0-dim int64."""
+    """Share of a step's new weights in the averaged weights, 0-dim."""
+    step_hash: Tensor
+    """Hash of the step, which selects the rows whose columns are hidden, 0-dim int64."""
     graphs: Graphs | None = None
-    """The captured steps; None to launch each kernel by itself."""
+    """The captured steps; None to launch each kernel separately."""
     reference: Network | None = None
-    """The starting network, if searched rows that train only the value keep its policy."""
+    """The starting network, if rows without a policy target are trained towards its policy."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """Averaged weights of the best validation, if `patience` is set."""
     step: int = 0
@@ -110,7 +111,7 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
             f"least {config.norm_rows} rows, which cannot be divided equally among {world.size} "
             "processes: change norm_rows or batch_size"
         )
-    device = device_for(config.device, world.local if world.size > 1 else None)
+    device = select_device(config.device, world.gpu)
     network = build(preset, config.seed).to(device).train()
     groups = _count_groups(config, world, device)
     for module in network.modules():
@@ -126,7 +127,7 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         config=config,
         preset=preset,
         device=device,
-        dtype=dtype_for(config.amp, device),
+        dtype=select_dtype(config.amp, device),
         world=world,
         network=network,
         model=model,
@@ -134,7 +135,7 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         optimizer=CombinedOptimizer(config, network),
         parts=config.microbatches // world.size // groups,
         average_weight=torch.zeros((), device=device),
-        draw=torch.zeros((), device=device, dtype=torch.int64),
+        step_hash=torch.zeros((), device=device, dtype=torch.int64),
         best=best if config.patience else {},
     )
     if config.graphs and device.type == "cuda":
@@ -152,13 +153,15 @@ def capture_steps(run: Run) -> Graphs:
 
 def _count_groups(config: TrainConfig, world: World, device: torch.device) -> int:
     """Return the number of microbatches per part, the same for all parts of a process."""
-    mine, rows = config.microbatches // world.size, config.batch_size // config.microbatches
-    most = 1 if device.type == "cpu" else max(1, PASS_ROWS // rows)
-    return max(count for count in range(1, min(most, mine) + 1) if mine % count == 0)
+    microbatches = config.microbatches // world.size
+    rows = config.batch_size // config.microbatches
+    limit = 1 if device.type == "cpu" else max(1, MAX_PART_ROWS // rows)
+    counts = range(1, min(limit, microbatches) + 1)
+    return max(count for count in counts if microbatches % count == 0)
 
 
-def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """Use the policy of these weights as the target in rows without one (arXiv:1606.09282)."""
+def set_reference(run: Run, weights: Mapping[str, Tensor]) -> None:
+    """Make the policy of these weights the target of rows without one (arXiv:1606.09282)."""
     run.reference = copy.deepcopy(run.ema)
     run.reference.load_state_dict(weights)
 
@@ -166,31 +169,27 @@ def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
 def prepare_parts(run: Run, batch: Batch) -> list[Rows]:
     """Return the parts of this process's share of a batch, with targets, on the device.
 
-    It reads no state that a step changes, so it may run on another thread.
+    Row i goes to part i modulo the number of parts. No state that a step changes is read, so this
+    may run on another thread.
     """
-    keeps = run.reference is not None
-    return [
-        load_training_rows(run.config, run.preset, part, run.device, keeps=keeps)
-        for part in _divide_batch(batch, run.parts)
-    ]
-
-
-def _divide_batch(batch: Batch, count: int) -> Iterator[Batch]:
-    """Yield `count` parts of a batch; row i goes to part i modulo `count`."""
-    for number in range(count):
-        yield {name: column[number::count] for name, column in batch.items()}
+    parts: list[Rows] = []
+    for number in range(run.parts):
+        part = {name: column[number :: run.parts] for name, column in batch.items()}
+        parts.append(load_training_rows(run.config, run.preset, part, run.device))
+    return parts
 
 
 def take_step(run: Run, parts: Sequence[Rows], fraction: float) -> Tensor:
-    """Take one optimizer step and return the sums of COLUMNS over its rows.
+    """Take one optimizer step and return the sums of SUMMED_METRICS over its rows.
 
-    The next step may overwrite the sums. Raises DivergedError on a CPU if the loss or the gradient
-    is not finite. On a GPU the check would wait for the step: the caller checks the sums later,
-    since NaN persists.
+    `fraction` is the fraction of the run that is done, which sets the learning rate. The next step
+    may overwrite the sums. Raises DivergedError on a CPU if the loss or the gradient is not finite.
+    On a GPU this check would wait for the step. There the caller checks the sums later, since NaN
+    persists.
     """
-    run.optimizer.set_rate(learning_rate(run.config, fraction))
+    run.optimizer.set_learning_rate(learning_rate(run.config, fraction))
     run.average_weight.fill_(1 - ema_decay(run.config, run.step + 1))
-    run.draw.fill_(hash_step(run.config.seed, run.step))
+    run.step_hash.fill_(hash_step(run.config.seed, run.step))
     totals, norm = run.graphs(parts) if run.graphs else _update(run, parts)
     if run.device.type == "cpu" and not math.isfinite(float(totals[0]) + float(norm)):
         raise DivergedError(
@@ -202,19 +201,19 @@ def take_step(run: Run, parts: Sequence[Rows], fraction: float) -> Tensor:
 
 
 def _update(run: Run, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]:
-    """Update the weights; return the sums of COLUMNS and the norm of the gradient.
+    """Update the weights; return the sums of SUMMED_METRICS and the norm of the gradient.
 
-    Nothing is read back to the host, so that it can be captured.
+    Nothing is read back to the host, so that the update can be captured.
     """
     totals = all_reduce(_add_gradients(run, parts))
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), MAX_GRADIENT_NORM)
     run.optimizer.step()
-    _average(run)
+    _update_average(run)
     return totals, norm
 
 
 def _add_gradients(run: Run, parts: Sequence[Rows]) -> Tensor:
-    """Accumulate the gradients of all parts and return the sums of COLUMNS over their rows.
+    """Accumulate the gradients of all parts and return the sums of SUMMED_METRICS over their rows.
 
     The norms' running statistics become the mean over the parts.
     """
@@ -227,8 +226,9 @@ def _add_gradients(run: Run, parts: Sequence[Rows]) -> Tensor:
     for rows in parts:
         torch._foreach_copy_(buffers, before)
         is_last = len(totals) == len(parts) - 1
-        alone = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
-        with alone:
+        # processes exchange their gradients only after the last part
+        no_sync = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
+        with no_sync:
             totals.append(_backward(run, rows))
         if means:
             torch._foreach_add_(_floats(means), _floats(buffers))
@@ -246,12 +246,12 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _backward(run: Run, rows: Rows) -> Tensor:
-    """Add the gradients of one part and return the sums of COLUMNS over its rows."""
-    rows = hide_columns(rows, hidden_columns(run.preset), run.draw)
+    """Add the gradients of one part and return the sums of SUMMED_METRICS over its rows."""
+    rows = hide_columns(rows, hidden_columns(run.preset), run.step_hash)
     reference_BA = None
     with autocast(run.device, run.dtype):
         prediction = run.model(rows)
-        if run.reference is not None and "kept_weight" in rows:
+        if run.reference is not None and "reference_weight" in rows:
             with torch.no_grad():
                 reference_BA = run.reference(rows).logits
     legal_BA = legal_labels(rows["planes"], prediction.logits.shape[1])
@@ -259,18 +259,18 @@ def _backward(run: Run, rows: Rows) -> Tensor:
     (losses["loss"].mean() / run.parts).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = prediction.logits.masked_fill(~legal_BA, float("-inf")).argmax(1)
-        known_B = rows["label"] >= 0
-        figures = losses | {
+        has_label_B = rows["label"] >= 0
+        metrics = losses | {
             "top1": best_B == rows["label"],
-            "legal_mass": torch.exp(-losses["illegal"]) * known_B,
-            "known": known_B,
+            "legal_mass": torch.exp(-losses["illegal"]) * has_label_B,
+            "known": has_label_B,
         }
-        return torch.stack([figures[name].detach().float().sum() for name in COLUMNS])
+        return torch.stack([metrics[name].detach().float().sum() for name in SUMMED_METRICS])
 
 
 def row_losses(
     config: TrainConfig,
-    form: str,
+    value_head: str,
     prediction: Prediction,
     rows: Rows,
     legal_BA: Tensor,
@@ -279,36 +279,37 @@ def row_losses(
     """Return each row's weighted `loss` and its unweighted terms, float32 `[B]`.
 
     The terms are `policy_loss`, `value_loss`, `moves_left_loss`, and `illegal`, minus the log of
-    the legal mass. `form` is the preset's type of value head, `rows` has the columns of
-    `model.training.targets`, and `reference_BA` are the logits of the policy to keep.
+    the legal moves' total probability. `value_head` is the preset's, `rows` has the columns of
+    `model.training.targets`, and `reference_BA` are the reference network's logits.
     """
     policy_B, illegal_B = _PolicyTerms.apply(  # type: ignore[no-untyped-call]
         prediction.logits, legal_BA, rows["policy_moves"], rows["policy_shares"]
     )
     policy_B, illegal_B = policy_B * rows["policy_weight"], illegal_B * rows["policy_weight"]
     if reference_BA is not None:
-        mine_BA, wanted_BA = (
-            one.masked_fill(~legal_BA, ILLEGAL) for one in (prediction.logits, reference_BA)
+        masked_BA, target_BA = (
+            logits_BA.masked_fill(~legal_BA, ILLEGAL_LOGIT)
+            for logits_BA in (prediction.logits, reference_BA)
         )
-        kept_B = F.cross_entropy(mine_BA, wanted_BA.softmax(1), reduction="none")
-        policy_B = policy_B + kept_B * rows["kept_weight"]
-    value_B = _value_loss(config, form, prediction.wdl, rows["value_target"])
+        reference_B = F.cross_entropy(masked_BA, target_BA.softmax(1), reduction="none")
+        policy_B = policy_B + reference_B * rows["reference_weight"]
+    value_B = _value_loss(config, value_head, prediction.wdl, rows["value_target"])
     value_B = value_B * rows["value_weight"]
     loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
-    parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
+    terms = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
     if prediction.plies_left is not None:
         error_B = (prediction.plies_left - rows["plies_left"]) / PLIES_PER_UNIT
-        parts["moves_left_loss"] = _huber(error_B, 0.5) * rows["plies_weight"]
-        loss_B = loss_B + MOVES_LEFT_WEIGHT * parts["moves_left_loss"]
-    return {"loss": loss_B, **parts}
+        terms["moves_left_loss"] = _huber(error_B, 0.5) * rows["plies_weight"]
+        loss_B = loss_B + MOVES_LEFT_WEIGHT * terms["moves_left_loss"]
+    return {"loss": loss_B, **terms}
 
 
-def _value_loss(config: TrainConfig, form: str, wdl_B3: Tensor, target_B3: Tensor) -> Tensor:
+def _value_loss(config: TrainConfig, value_head: str, wdl_B3: Tensor, target_B3: Tensor) -> Tensor:
     """Return the value loss `[B]` from log-probabilities of win, draw, loss and their targets.
 
     `mse` and `huber` apply to the score, win - loss; `auto` is mse for a scalar value.
     """
-    if config.value_loss == "auto" and form == "wdl":
+    if config.value_loss == "auto" and value_head == "wdl":
         return -(target_B3 * wdl_B3).sum(1)
     win_B, _, loss_B = wdl_B3.exp().unbind(1)
     error_B = win_B - loss_B - (target_B3[:, 0] - target_B3[:, 2])
@@ -320,11 +321,11 @@ def _huber(error_B: Tensor, delta: float) -> Tensor:
 
 
 class _PolicyTerms(torch.autograd.Function):
-    """Each row's cross-entropy among legal moves and minus its log legal mass, `[B]`, in nats.
+    """Policy cross-entropy among legal moves, and minus the log of their total probability, `[B]`.
 
     The target puts `shares_BK` on `moves_BK`. The cross-entropy of logits z is
     `log(sum of exp z over legal moves) - sum of share * z`, so no `[B, A]` target is needed. Both
-    terms come from one exponential, with a handwritten gradient for speed.
+    terms are in nats. They share one exponential, and the gradient is handwritten for speed.
     """
 
     @staticmethod
@@ -332,7 +333,7 @@ class _PolicyTerms(torch.autograd.Function):
         ctx: Any, logits_BA: Tensor, legal_BA: Tensor, moves_BK: Tensor, shares_BK: Tensor
     ) -> tuple[Tensor, Tensor]:
         top_B1 = logits_BA.masked_fill(~legal_BA, float("-inf")).amax(1, keepdim=True)
-        top_B1 = top_B1.clamp(min=ILLEGAL)  # rows without a legal move have -inf
+        top_B1 = top_B1.clamp(min=ILLEGAL_LOGIT)  # rows without a legal move have -inf
         powers_BA = (logits_BA - top_B1).clamp_(max=MAX_LOGIT_GAP).exp_()
         every_B1 = powers_BA.sum(1, keepdim=True)
         masked_BA = powers_BA * legal_BA
@@ -353,17 +354,17 @@ class _PolicyTerms(torch.autograd.Function):
 
 
 @torch.no_grad()
-def _average(run: Run) -> None:
-    mine = [*run.ema.parameters(), *run.ema.buffers()]
-    raw = [*run.network.parameters(), *run.network.buffers()]
+def _update_average(run: Run) -> None:
+    averaged = [*run.ema.parameters(), *run.ema.buffers()]
+    current = [*run.network.parameters(), *run.network.buffers()]
     if run.config.ema:
-        steps = torch._foreach_sub(_floats(raw), _floats(mine))
-        torch._foreach_mul_(steps, run.average_weight)
-        torch._foreach_add_(_floats(mine), steps)
-        copied = [not tensor.is_floating_point() for tensor in mine]
-        mine, raw = list(compress(mine, copied)), list(compress(raw, copied))
-    if mine:
-        torch._foreach_copy_(mine, raw)
+        changes = torch._foreach_sub(_floats(current), _floats(averaged))
+        torch._foreach_mul_(changes, run.average_weight)
+        torch._foreach_add_(_floats(averaged), changes)
+        is_copied = [not tensor.is_floating_point() for tensor in averaged]
+        averaged, current = list(compress(averaged, is_copied)), list(compress(current, is_copied))
+    if averaged:
+        torch._foreach_copy_(averaged, current)
 
 
 def check_finite(run: Run) -> None:

@@ -2,19 +2,19 @@
 
     columns of a batch -> `resolve_targets`; `load_training_rows` also loads the network's inputs
 
-column                                         content
-label          int64 [B]        index of the move among the logits, -1 if it is not a target
-policy_moves   int64 [B, K]     indices of the target's moves, 0 in padding
-policy_shares  float32 [B, K]   their shares, which add up to one; 0 in padding
-policy_weight  float32 [B]      1, or 0 in rows without a policy target
-kept_weight    float32 [B]      1 in rows that keep the starting network's policy
-value_target   float32 [B, 3]   win, draw, loss, for the side to move
-value_weight   float32 [B]      1, or 0 in rows without a value target
-plies_left     float32 [B]      half-moves to the end of the game
-plies_weight   float32 [B]      1, or 0 in rows without a game
+column                            content
+label             int64 [B]       index of the move among the logits, -1 if it is not a target
+policy_moves      int64 [B, K]    indices of the target's moves, 0 in padding
+policy_shares     float32 [B, K]  their shares, which add up to one; 0 in padding
+policy_weight     float32 [B]     1, or 0 in rows without a policy target
+reference_weight  float32 [B]     1 - policy_weight; only if a row has no policy target
+value_target      float32 [B, 3]  win, draw, loss, for the side to move
+value_weight      float32 [B]     1, or 0 in rows without a value target
+plies_left        float32 [B]     half-moves to the end of the game
+plies_weight      float32 [B]     1, or 0 in rows without a game
 
-Rows with `plies` 0 belong to no game, so their result is not a target. In searched rows, visits are
-the policy target and the search's value is the value target.
+Rows with `plies` 0 belong to no game, so their result is not a target. In searched rows, depending
+on the settings, the search's visits are the policy target, and its value the value target.
 
 Axes: B batch, K moves of a policy target, N moves of all rows' targets.
 """
@@ -47,12 +47,12 @@ from model.training.config import TrainConfig
 NO_EVAL = -32768
 """Value of the column `eval` in rows without an evaluation."""
 EVAL_LIMIT = 1000
-"""Limit of evaluations in centipawns, also used for mates: beyond it, human players do not win more
-often."""
+"""Limit that evaluations, mates included, are clipped to, in centipawns. Human players with larger
+advantages do not win more often."""
 EVAL_MARGIN, EVAL_SLOPE = 98.0, 517.0
-"""Centipawns, fitted by maximum likelihood to 724,000 positions of rapid games at all ratings. The
-Brier score is 0.182; the formula of lichess.org/page/accuracy, with one slope of 272 and no draws,
-has 0.190."""
+"""Parameters of `wdl_from_centipawns`, in centipawns, fitted by maximum likelihood to 724,000
+positions of rapid games at all ratings. Their Brier score is 0.182, that of the formula of
+lichess.org/page/accuracy 0.190."""
 
 Columns = dict[str, NDArray[Any]]
 
@@ -62,35 +62,33 @@ class IllegalTargetError(UserError):
 
 
 def load_training_rows(
-    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device, *, keeps: bool = False
+    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device
 ) -> dict[str, Tensor]:
     """Return a batch's network inputs and targets on the device.
 
     Raises MissingColumnError, MoveIndexError, PlanesError, IllegalTargetError.
     """
     require_columns(training_columns(preset), batch, f"the preset {preset.name!r}")
-    columns = resolve_targets(config, preset, batch, keeps=keeps)
-    hidden = hidden_columns(preset)
+    visited_B, hidden = find_visited(config, batch), hidden_columns(preset)
+    columns = resolve_targets(config, preset, batch, visited_B)
     if hidden:
         columns |= {name: batch[name].astype(np.int64) for name in ("game", "ply")}
-    if hidden and (searched_B := _find_visited(config, batch)).any():
-        # the search did not know these columns
-        unknown = {name: np.where(searched_B, UNKNOWN[name], batch[name]) for name in hidden}
+    if hidden and visited_B.any():
+        # the search that counted the visits did not know these columns
+        unknown = {name: np.where(visited_B, UNKNOWN[name], batch[name]) for name in hidden}
         batch = {**batch, **unknown}
     targets = {name: copy_to(to_tensor(column), device) for name, column in columns.items()}
     return load_rows(preset, batch, device, padded=True) | targets
 
 
 def resolve_targets(
-    config: TrainConfig, preset: Preset, batch: Batch, *, keeps: bool = False
+    config: TrainConfig, preset: Preset, batch: Batch, visited_B: NDArray[np.bool_]
 ) -> Columns:
-    """Return a batch's targets by the names above.
-
-    With `keeps`, rows without a policy target keep the starting network's policy.
-    """
-    columns = _resolve_policy(config, preset, batch) | _resolve_value(config, preset, batch)
-    if keeps and not columns["policy_weight"].all():
-        columns["kept_weight"] = 1 - columns["policy_weight"]
+    """Return a batch's targets by the names above; `visited_B` is from `find_visited`."""
+    columns = _resolve_policy(config, preset, batch, visited_B)
+    columns |= _resolve_value(config, preset, batch)
+    if not columns["policy_weight"].all():
+        columns["reference_weight"] = 1 - columns["policy_weight"]
     if preset.moves_left:
         left_B = batch["plies"].astype(np.float32) - batch["ply"].astype(np.float32)
         columns |= {"plies_left": left_B, "plies_weight": _float(batch["plies"] > 0)}
@@ -101,18 +99,20 @@ def _float(column: NDArray[Any]) -> NDArray[np.float32]:
     return column.astype(np.float32)
 
 
-def _find_visited(config: TrainConfig, batch: Batch) -> NDArray[np.bool_]:
+def find_visited(config: TrainConfig, batch: Batch) -> NDArray[np.bool_]:
+    """Return which rows have a search's visits as their policy target, bool `[B]`."""
     visits = batch["visits"] if config.learns_visits and "visits" in batch else ()
-    found = np.zeros(len(batch["planes"]), np.bool_)
+    visited_B = np.zeros(len(batch["planes"]), np.bool_)
     for row, moves in enumerate(visits):
-        found[row] = moves is not None and (moves["share"] > 0).any()
-    return found
+        visited_B[row] = moves is not None and (moves["share"] > 0).any()
+    return visited_B
 
 
-def _resolve_policy(config: TrainConfig, preset: Preset, batch: Batch) -> Columns:
+def _resolve_policy(
+    config: TrainConfig, preset: Preset, batch: Batch, visited_B: NDArray[np.bool_]
+) -> Columns:
     """Return the policy targets: visits if any, else the label, with label smoothing."""
     has_label_B = batch["label"] != NO_LABEL
-    visited_B = _find_visited(config, batch)
     if config.teach == "value" and config.keep_policy and "root_value" in batch:
         has_label_B &= np.isnan(batch["root_value"])
     has_target_B = has_label_B | visited_B
@@ -132,7 +132,9 @@ def _resolve_policy(config: TrainConfig, preset: Preset, batch: Batch) -> Column
         rows_N, moves_N = _list_legal(preset, batch, has_target_B)
         counts_B = np.bincount(rows_N, minlength=len(labels_B))
         parts.append((rows_N, moves_N, smoothing / counts_B[rows_N]))
-    moves_BK, shares_BK = _pad(len(labels_B), *map(np.concatenate, zip(*parts, strict=True)))
+    moves_BK, shares_BK = _pad_targets(
+        len(labels_B), *map(np.concatenate, zip(*parts, strict=True))
+    )
     return {
         "label": label_B,
         "policy_moves": moves_BK,
@@ -142,18 +144,18 @@ def _resolve_policy(config: TrainConfig, preset: Preset, batch: Batch) -> Column
 
 
 def _list_visits(
-    config: TrainConfig, preset: Preset, batch: Batch, searched: NDArray[np.intp]
+    config: TrainConfig, preset: Preset, batch: Batch, visited: NDArray[np.intp]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return rows, moves and shares `[N]` of visits, sharpened by `visits_temperature`.
 
-    Each row of the column is a list of records with `label` and `share`. Moves with share 0 are
-    left out. Promotions count as promotions to a queen.
+    `visited` are the numbers of the rows. Each row of the column `visits` is a list of records with
+    `label` and `share`. Moves with share 0 are left out. Promotions are to a queen.
     """
-    visits = batch["visits"][searched]
-    rows_N = np.repeat(searched, [len(moves) for moves in visits])
+    visits = batch["visits"][visited]
+    rows_N = np.repeat(visited, [len(moves) for moves in visits])
     records_N = np.concatenate(list(visits))
-    seen_N = records_N["share"] > 0
-    rows_N, records_N = rows_N[seen_N], records_N[seen_N]
+    is_visited_N = records_N["share"] > 0
+    rows_N, records_N = rows_N[is_visited_N], records_N[is_visited_N]
     _check_legal(batch, rows_N, records_N["label"].astype(np.int64))
     powers_N = records_N["share"].astype(np.float64) ** (1 / config.visits_temperature)
     sums_B = np.bincount(rows_N, weights=powers_N, minlength=len(batch["planes"]))
@@ -165,77 +167,77 @@ def _list_legal(
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
     """Return row numbers and logit indices `[N]` of all legal moves in the rows of a mask."""
     rows_N, labels_N = np.nonzero(legal_mask(batch["planes"]) & rows_B[:, None])
-    places_N = index_labels(preset, labels_N)
+    moves_N = index_labels(preset, labels_N)
     if not vocabulary(preset.moves).under_promotions:
-        return rows_N, places_N
-    seventh_N = batch["planes"][rows_N, 0] & np.uint64(0xFF00)
-    promoting_N = (seventh_N >> (labels_N % 64).astype(np.uint64)) & np.uint64(1) != 0
-    labels_N, pieces = np.tile(labels_N[promoting_N], 3), np.repeat((2, 3, 4), promoting_N.sum())
+        return rows_N, moves_N
+    pawns_N = batch["planes"][rows_N, 0] & np.uint64(0xFF00)  # on the seventh rank
+    promotes_N = (pawns_N >> (labels_N % 64).astype(np.uint64)) & np.uint64(1) != 0
+    labels_N, pieces = np.tile(labels_N[promotes_N], 3), np.repeat((2, 3, 4), promotes_N.sum())
     under_N = index_labels(preset, labels_N, pieces)
-    rows_N = np.concatenate((rows_N, np.tile(rows_N[promoting_N], 3)))
-    return rows_N, np.concatenate((places_N, under_N))
+    rows_N = np.concatenate((rows_N, np.tile(rows_N[promotes_N], 3)))
+    return rows_N, np.concatenate((moves_N, under_N))
 
 
 def _check_legal(batch: Batch, rows_N: NDArray[Any], labels_N: NDArray[np.int64]) -> None:
     words_N = batch["planes"][rows_N, MOVE_PLANES + np.minimum(labels_N // 64, 63)]
     legal_N = (words_N >> (labels_N % 64).astype(np.uint64)) & np.uint64(1) != 0
     if not legal_N.all():
-        wrong = f"{int((~legal_N).sum())} of {len(legal_N)} labels"
         raise IllegalTargetError(
-            f"{wrong} are not legal moves of their positions; ingest the data again"
+            f"{int((~legal_N).sum())} of {len(legal_N)} labels are not legal moves of their "
+            "positions: ingest the data again"
         )
 
 
-def _pad(
+def _pad_targets(
     rows: int, rows_N: NDArray[Any], moves_N: NDArray[Any], shares_N: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return moves and shares as `[B, K]`; K is a power of four, to limit the number of shapes."""
     order_N = np.argsort(rows_N, kind="stable")
     rows_N, moves_N, shares_N = rows_N[order_N], moves_N[order_N], shares_N[order_N]
     counts_B = np.bincount(rows_N, minlength=rows)
-    most = max(1, int(counts_B.max(initial=0)))
-    width = 4 ** math.ceil(math.log(most, 4) - 1e-9)
-    places_N = np.arange(len(rows_N)) - (np.cumsum(counts_B) - counts_B)[rows_N]
+    max_moves = max(1, int(counts_B.max(initial=0)))
+    width = 4 ** math.ceil(math.log(max_moves, 4) - 1e-9)
+    columns_N = np.arange(len(rows_N)) - (np.cumsum(counts_B) - counts_B)[rows_N]
     moves_BK = np.zeros((rows, width), dtype=np.int64)
     shares_BK = np.zeros((rows, width), dtype=np.float32)
-    moves_BK[rows_N, places_N], shares_BK[rows_N, places_N] = moves_N, shares_N
+    moves_BK[rows_N, columns_N], shares_BK[rows_N, columns_N] = moves_N, shares_N
     return moves_BK, shares_BK
 
 
 def _resolve_value(config: TrainConfig, preset: Preset, batch: Batch) -> Columns:
     """Return the value targets: a weighted mix of results, evaluations and search values."""
-    rows = len(batch["result"])
-    no_row_B = np.zeros(rows, np.bool_)
-    has_game_B = batch["plies"] > 0 if "plies" in batch else ~no_row_B
+    has_eval_B = has_search_B = np.zeros(len(batch["result"]), np.bool_)
+    has_game_B = batch["plies"] > 0 if "plies" in batch else ~has_eval_B
     has_result_B = has_game_B & config.results
     target_B3 = np.eye(3)[1 - batch["result"].astype(np.int64)]
 
-    has_eval_B = no_row_B
     if config.eval_blend and "eval" in batch:
         has_eval_B = batch["eval"] != NO_EVAL
         share_B = np.where(has_result_B, config.eval_blend, 1.0) * has_eval_B
-        target_B3 = _mix(target_B3, wdl_from_centipawns(batch["eval"]), share_B)
-    searched_B = no_row_B
+        target_B3 = _interpolate(target_B3, wdl_from_centipawns(batch["eval"]), share_B)
     if config.learns_search_values and config.search_value_share and "root_value" in batch:
         values_B = batch["root_value"]
         if "best_value" in batch:  # more accurate than the mean over all simulations
             values_B = np.where(np.isnan(batch["best_value"]), values_B, batch["best_value"])
-        searched_B = ~np.isnan(values_B)
-        has_other_B = has_game_B & (has_result_B | has_eval_B)
-        share_B = np.where(has_other_B, config.search_value_share, 1.0) * searched_B
-        target_B3 = _mix(target_B3, wdl_from_score(np.nan_to_num(values_B)), share_B)
-    has_target_B = (has_result_B | has_eval_B | searched_B) & (preset.value != "none")
+        has_search_B = ~np.isnan(values_B)
+        has_usual_B = has_game_B & (has_result_B | has_eval_B)
+        share_B = np.where(has_usual_B, config.search_value_share, 1.0) * has_search_B
+        target_B3 = _interpolate(target_B3, wdl_from_score(np.nan_to_num(values_B)), share_B)
+    has_target_B = (has_result_B | has_eval_B | has_search_B) & (preset.value != "none")
     return {"value_target": _float(target_B3), "value_weight": _float(has_target_B)}
 
 
-def _mix(one_B3: NDArray[Any], other_B3: NDArray[Any], share_B: NDArray[Any]) -> NDArray[Any]:
-    mixed_B3: NDArray[Any] = one_B3 + share_B[:, None] * (other_B3 - one_B3)
+def _interpolate(
+    first_B3: NDArray[Any], second_B3: NDArray[Any], share_B: NDArray[Any]
+) -> NDArray[Any]:
+    """Return a mix of two distributions, with `share_B` of the second."""
+    mixed_B3: NDArray[Any] = first_B3 + share_B[:, None] * (second_B3 - first_B3)
     return mixed_B3
 
 
 def _sigmoid(x_B: NDArray[np.float64]) -> NDArray[np.float64]:
-    shares_B: NDArray[np.float64] = 1 / (1 + np.exp(-x_B))
-    return shares_B
+    sigmoid_B: NDArray[np.float64] = 1 / (1 + np.exp(-x_B))
+    return sigmoid_B
 
 
 def wdl_from_centipawns(evals_B: NDArray[np.integer]) -> NDArray[np.float64]:

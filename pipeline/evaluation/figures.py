@@ -153,11 +153,11 @@ def calibration_error(rows: Rows) -> float:
 
 def headline(table: pl.DataFrame) -> dict[str, Any]:
     """Return the headline figures: the network's means, the interval of top-1, and baselines."""
-    from model.metrics import summary
+    from model.metrics import average_metrics
 
     calibration = reliability(table, "expected", "score")
     columns = ("rank", "nll", "legal_mass", "brier", "wdl_brier")
-    means = summary({name: table[name].to_numpy() for name in columns})
+    means = average_metrics({name: table[name].to_numpy() for name in columns})
     return {
         **means,
         **({} if calibration else {"value_brier": None, "wdl_brier": None}),

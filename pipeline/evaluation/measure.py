@@ -94,10 +94,10 @@ def measure_rows(
 
     from engine.evaluation.handwritten import evaluate
     from model.metrics import output_metrics
-    from model.network.encoder import STEPS
+    from model.network.encoder import CONDITION_STEPS
 
     tables, done = [], 0
-    hidden = {} if players else {name: steps.unknown for name, steps in STEPS.items()}
+    hidden = {} if players else {name: steps.unknown for name, steps in CONDITION_STEPS.items()}
     for raw in batches:
         done, batch = done + len(raw["label"]), select_counted(raw, rule)
         if not len(batch["label"]):

@@ -255,7 +255,7 @@ def _measure(
     from model.data.rows import input_columns
     from model.inference.evaluator import evaluator
     from model.inference.onnx_evaluator import find_export
-    from model.network.encoder import STEPS
+    from model.network.encoder import CONDITION_STEPS
     from model.training.monitor import read_metrics
     from pipeline.evaluation.figures import add_strata
     from pipeline.evaluation.human_search import compare_by_rating, search_columns
@@ -283,7 +283,7 @@ def _measure(
     )
     table = add_strata(table)
     known: dict[str, Any] = {
-        "reads": [name for name in reads if name in STEPS] if players else [],
+        "reads": [name for name in reads if name in CONDITION_STEPS] if players else [],
         "seen_in_training": _seen_in_training(card, source.dataset, source.split),
         "preset": card["preset"]["name"],
         "step": card["step"],

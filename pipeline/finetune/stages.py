@@ -242,17 +242,17 @@ def write_supervised(
     """
     from model.calibration import scale_value
     from model.checkpoint import CARD_FILE, load, read_card, save
-    from model.network.preset import preset_from_row
+    from model.network.preset import preset_from_dict
     from model.training.config import TrainConfig
     from model.training.loop import VALIDATION_POSITIONS
-    from model.training.monitor import CALIBRATED, validate
+    from model.training.monitor import CALIBRATED_PREFIX, validate
     from model.training.step import new_run
 
     if (target / CARD_FILE).exists():
         return
     card, config = read_card(checkpoint), TrainConfig(steps=1)
     keep_scale = card.get("calibration") or not card["config"].get("results", True)
-    columns = select_columns(config, preset_from_row(card["preset"]))
+    columns = select_columns(config, preset_from_dict(card["preset"]))
     batches = None if keep_scale else open_validation(human, config, columns)
     figures: dict[str, Any] = {}
     if batches is not None:
@@ -271,7 +271,7 @@ def write_supervised(
     calibration = {
         "factor": factor,
         "value_brier_before": figures["value_brier"],
-        "value_brier": figures[f"{CALIBRATED}value_brier"],
+        "value_brier": figures[f"{CALIBRATED_PREFIX}value_brier"],
     }
     target.mkdir(parents=True, exist_ok=True)
     added = {"finished": True, "finetune": dict(origin), "calibration": calibration}

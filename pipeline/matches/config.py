@@ -27,7 +27,7 @@ from pydantic import Field
 
 from engine.match import Limit, MatchError, PlayerError
 from engine.match.sprt import SprtConfig
-from model.settings import Count, NotNegative, Positive, settings
+from model.settings import Count, NonNegative, Positive, settings
 
 CLOCK = re.compile(r"(?:(\d{1,5})/)?(\d{0,5}\.?\d{1,5})(?:\+(\d{0,5}\.?\d{1,5}))?", re.ASCII)
 """A time control: [MOVES/]SECONDS[+INCREMENT]."""
@@ -89,5 +89,5 @@ class ArenaConfig:
     concurrency: Count = 0
     """Number of concurrent games; 0 chooses 64, or 8 per core with UCI engines, or one less than
     the number of cores on a clock."""
-    margin: NotNegative = 0.05
+    margin: NonNegative = 0.05
     """Seconds by which a move may exceed its time before the game is lost on time."""

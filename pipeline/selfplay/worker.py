@@ -96,9 +96,9 @@ class Task:
         """Return whether a network runs on a GPU."""
         if not self.config.uses_network or self.config.device == ONNX_DEVICE:
             return False
-        from model.network.device import device_for
+        from model.network.device import select_device
 
-        return device_for(self.config.device).type == "cuda"
+        return select_device(self.config.device).type == "cuda"
 
     @property
     def is_job_running(self) -> bool:
@@ -139,7 +139,7 @@ def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
         from model.inference.onnx_evaluator import open_export
 
         graph = open_export(task.checkpoint)
-        yield graph, f"cpu onnxruntime {graph.card.get('arithmetic', 'float32')}"
+        yield graph, f"cpu onnxruntime {graph.metadata.get('arithmetic', 'float32')}"
         return
     from model.inference.evaluator import evaluator
     from model.network.device import torch_threads

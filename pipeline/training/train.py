@@ -106,12 +106,12 @@ def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
     Raises UnknownPresetError, and the errors of `model.checkpoint.read_card`.
     """
     from model.checkpoint import CARD_FILE, read_card
-    from model.network.preset import preset_from_row
+    from model.network.preset import preset_from_dict
     from model.network.presets import preset
 
     for directory in (out, start):
         if directory is not None and (directory / CARD_FILE).exists():
-            found = preset_from_row(read_card(directory)["preset"])
+            found = preset_from_dict(read_card(directory)["preset"])
             if found.name == name:
                 return found
     return preset(name)

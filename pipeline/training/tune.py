@@ -85,11 +85,11 @@ def tune_on(
     errors of `model.training.loop.train`.
     """
     from model.checkpoint import read_card
-    from model.network.preset import preset_from_row
+    from model.network.preset import preset_from_dict
     from model.training.loop import train
 
     share = Fraction(human_share).limit_denominator(10_000) if human else Fraction(0)
-    preset = preset_from_row(read_card(start)["preset"])
+    preset = preset_from_dict(read_card(start)["preset"])
     columns = select_columns(config, preset)
     selfplay_datasets = [Dataset.open(path) for path in selfplay]
     human_datasets = [Dataset.open(path) for path in human]

@@ -1,4 +1,4 @@
-"""`import fianchetto`: its functions, and its error if a file shadows one of our packages."""
+"""`import fianchetto`: its functions, and its error if a file shadows one of its packages."""
 
 import subprocess
 import sys
@@ -18,27 +18,27 @@ from tests.pipeline.datasets import random_game
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dump and a dataset of it."""
+    """Make a dump and a dataset from it."""
     folder = tmp_path_factory.mktemp("api")
     (folder / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(40)))
-    shares = fianchetto.IngestConfig(val_share=0.1, test_share=0.3)
-    fianchetto.ingest(str(folder / "dump.pgn"), folder / "positions", shares, workers=1)
+    config = fianchetto.IngestConfig(val_share=0.1, test_share=0.3)
+    fianchetto.ingest(str(folder / "dump.pgn"), folder / "positions", config, workers=1)
     return folder
 
 
-def test_a_dataset_is_opened_and_played_from(folder: Path) -> None:
-    out = folder / "positions"
-    stored = pl.read_parquet(out / "train-*.parquet")
-    assert fianchetto.read_manifest(out)["positions"]["train"] == len(stored)
-    dataset = fianchetto.open_dataset([out], batch_size=16)
+def test_a_dataset_is_read_and_the_embedded_network_plays(folder: Path) -> None:
+    positions = folder / "positions"
+    stored = pl.read_parquet(positions / "train-*.parquet")
+    assert fianchetto.read_manifest(positions)["positions"]["train"] == len(stored)
+    dataset = fianchetto.open_dataset([positions], batch_size=16)
     batch = next(dataset.from_step(0))
     assert (batch["planes"].shape, batch["planes"].dtype) == ((16, 77), np.uint64)
     epoch = list(dataset)
     assert len(epoch) == len(dataset)
-    columns = (np.concatenate([one[name] for one in epoch]) for name in ("game", "ply"))
+    columns = (np.concatenate([batch[name] for batch in epoch]) for name in ("game", "ply"))
     rows = sorted(zip(*columns, strict=True))
     assert rows == sorted(stored.select("game", "ply").iter_rows()), "an epoch has every row once"
-    assert len(fianchetto.rows(out, count=3)) == 3
+    assert len(fianchetto.rows(positions, count=3)) == 3
     player, board = fianchetto.load(device="cpu"), chess.Board()
     assert player.choose(board).move in board.legal_moves
 
@@ -51,8 +51,8 @@ def test_a_network_is_trained_and_measured(folder: Path, tmp_path: Path) -> None
     assert fianchetto.report(network, positions, rule=rule)["positions"] == 50
 
 
-def test_wrong_arguments_are_named(folder: Path, tmp_path: Path) -> None:
-    positions, out = folder / "positions", tmp_path / "wrong"
+def test_errors_name_the_wrong_argument(folder: Path, tmp_path: Path) -> None:
+    positions, out = folder / "positions", tmp_path / "out"
     config = fianchetto.TrainConfig(steps=1, batch_size=4)
     calls: list[tuple[Any, str]] = [
         *((lambda one=one: fianchetto.ingest(one, out), "sources must be") for one in (5, b"x")),
@@ -77,8 +77,7 @@ def test_only_the_api_is_listed() -> None:
 def test_a_file_that_shadows_a_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "engine.py").write_text("weights = 'mine'\n")
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(REPOSITORY)!r}]; import fianchetto"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert f"{tmp_path / 'engine'}.py shadows" in done.stderr.splitlines()[-1]
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert f"{tmp_path / 'engine'}.py shadows" in process.stderr.splitlines()[-1]

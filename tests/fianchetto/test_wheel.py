@@ -1,4 +1,4 @@
-"""The wheel: built, installed in a fresh environment, and used from another folder."""
+"""The wheel is built, installed in a new environment, and used from another folder."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,17 +31,11 @@ if __name__ == '__main__':
 def run(*words: object, cwd: Path, text: str = "") -> str:
     """Run a command that must succeed, and return what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        input=text,
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    options: dict[str, Any] = {"cwd": cwd, "input": text, "env": environment}
+    command = [str(word) for word in words]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert process.returncode == 0, process.stderr
+    return str(process.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +59,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "venv" / "bin"
 
 
-def test_the_wheel_plays_ingests_shows_and_loads_from_another_folder(
+def test_the_commands_and_the_api_of_the_wheel_work_in_another_folder(
     installed: Path, tmp_path: Path
 ) -> None:
     program, go = installed / "fianchetto", "uci\nposition startpos\ngo nodes 8\nquit\n"

@@ -1,4 +1,4 @@
-"""Settings that tests of networks and their training share."""
+"""Fixtures of the tests of networks and their training."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,10 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick_runs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Report every REPORT_STEPS steps of the test's module."""
+def report_every_n_steps(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Write a line of metrics every REPORT_STEPS steps, a constant of the test's module."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "model.training.loop.REPORT_STEPS", getattr(request.module, "REPORT_STEPS", 50)
-        )
-        patch.setattr("model.training.loop.MIN_METRICS_LINES", 0.5)  # never by that
+        steps = getattr(request.module, "REPORT_STEPS", 50)
+        patch.setattr("model.training.loop.REPORT_STEPS", steps)
+        patch.setattr("model.training.loop.MIN_METRICS_LINES", 0.5)  # no further lines
         yield

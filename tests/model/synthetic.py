@@ -1,5 +1,4 @@
-"""Batches that look like shards' rows, with a rule that a network can learn: the move is the lowest
-legal label."""
+"""Small presets, and synthetic batches in which the move is always the lowest legal label."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from model.network.preset import Preset
 from model.training import loop
@@ -30,9 +31,9 @@ TINY = Preset(
     value_width=2,
     value_hidden=8,
 )
-TINY_SEED = replace(
+TINY_TANH = replace(
     TINY,
-    name="tiny-seed",
+    name="tiny-tanh",
     view="chessmarro77",
     block="pre",
     activation="mish",
@@ -56,18 +57,15 @@ ATTENTION = replace(
 )
 
 
-def bits(*squares: int) -> int:
-    """Pack bits into a plane."""
-    return sum(1 << square for square in squares)
-
-
 def batch(rows: int, seed: int = 0) -> Batch:
-    """Make rows with about five legal moves each, a legal label, and a result that the own queens'
-    plane gives away."""
+    """Make rows with about five legal moves each.
+
+    The label is the lowest legal one, and the plane of the own queens depends on the result only.
+    """
     random = np.random.default_rng(seed)
     planes = np.zeros((rows, 77), np.uint64)
-    some, others = random.integers(0, 2**63, (2, rows, 12), dtype=np.uint64)
-    planes[:, :12] = some & others
+    first, second = random.integers(0, 2**63, (2, rows, 12), dtype=np.uint64)
+    planes[:, :12] = first & second
     planes[:, 12] = np.where(random.random(rows) < 0.5, np.uint64(0), ~np.uint64(0))
     labels = np.full(rows, 4096)
     for row in range(rows):
@@ -80,8 +78,16 @@ def batch(rows: int, seed: int = 0) -> Batch:
     return {"planes": planes, "label": labels.astype(np.uint16), "result": results, "game": games}
 
 
+def perturb(network: nn.Module, scale: float, seed: int = 0) -> None:
+    """Change every parameter at random, so that layers that begin at zero have an effect."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=random))
+
+
 def stream(size: int = 16, distinct: int = 4) -> Callable[[int], Iterator[Batch]]:
-    """Open an endless stream of a few batches in turn, which starts at a given step."""
+    """Return a function that opens an endless stream of `distinct` batches in turn at a step."""
 
     def open_batches(step: int) -> Iterator[Batch]:
         while True:
@@ -92,17 +98,15 @@ def stream(size: int = 16, distinct: int = 4) -> Callable[[int], Iterator[Batch]
 
 
 class FakeClock:
-    """A training run's clock that only its steps advance, so that `minutes` are as many steps on
-    every machine."""
+    """Replaces the clock of a training run: each step takes the same time on every machine."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_per_step: float) -> None:
-        """Let the loop read this clock from now on."""
         self.now = 1000.0
         take_step = loop.take_step
 
-        def step(*arguments: Any) -> Any:
+        def take_timed_step(*arguments: Any) -> Any:
             self.now += seconds_per_step
             return take_step(*arguments)
 
-        monkeypatch.setattr(loop, "take_step", step)
+        monkeypatch.setattr(loop, "take_step", take_timed_step)
         monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: self.now))

@@ -1,5 +1,4 @@
-"""Checkpoints: what is written is read back, and what does not fit is refused by name, without
-running anything."""
+"""Checkpoints: they are read back unchanged, and invalid ones are refused without running code."""
 
 import hashlib
 import itertools
@@ -9,6 +8,7 @@ import pickle
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,70 +33,48 @@ from model.checkpoint import (
     write_atomically,
 )
 from model.data.rows import load_rows
-from model.inference.columns import AnswerError
+from model.inference.columns import NetworkOutputError
 from model.inference.evaluator import NetworkEvaluator, evaluator
-from model.network.device import OutOfMemoryError, memory_errors
+from model.network.device import OutOfMemoryError, convert_memory_errors
 from model.network.network import build
 from model.network.preset import Preset, preset_to_dict
-from tests.model.synthetic import TINY, TINY_SEED, batch
+from tests.model.synthetic import TINY, TINY_TANH, batch
 from tests.processes import UNUSED_PID
-
-BOTH = pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)
 
 
 class Killed(BaseException):
     """Stands for SIGKILL: no handler may catch it."""
 
 
-def kill_before(patch: pytest.MonkeyPatch, operation: int) -> Callable[[], bool]:
-    """Make all renames, replacements and deletions from this one on (from 0) raise Killed.
+def kill_before(patch: pytest.MonkeyPatch, operation: int) -> None:
+    """Make renames, replacements and deletions raise Killed from number `operation` on."""
+    numbers = itertools.count()
 
-    Return whether one did.
-    """
-    numbers, last = itertools.count(), [-1]
-
-    def count(real: Callable[..., Any]) -> Callable[..., Any]:
-        def work(*arguments: Any, **more: Any) -> Any:
-            last[0] = next(numbers)
-            if last[0] >= operation:
-                raise Killed
-            return real(*arguments, **more)
-
-        return work
+    def call_or_kill(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if next(numbers) >= operation:
+            raise Killed
+        return real(*args, **kwargs)
 
     for name in ("rename", "replace", "unlink"):
-        patch.setattr(os, name, count(getattr(os, name)))
-    return lambda: last[0] >= operation
+        patch.setattr(os, name, partial(call_or_kill, getattr(os, name)))
 
 
 def make(directory: Path, row: Preset = TINY, seed: int = 3, step: int = 7) -> dict[str, Any]:
+    """Save an untrained network as a finished checkpoint, and return its card."""
     directory.mkdir(parents=True, exist_ok=True)
-    card = {
-        "preset": preset_to_dict(row),
-        "parameters": 9,
-        "step": step,
-        "positions": 70,
-        "seconds": 1.5,
-        "finished": True,
-        "metrics": {"loss": 1.5},
-        "config": {},
-        "data": {},
-    }
+    card: dict[str, Any] = {"preset": preset_to_dict(row), "parameters": 9, "step": step}
+    card |= {"positions": 70, "seconds": 1.5, "finished": True, "metrics": {"loss": 1.5}}
+    card |= {"config": {}, "data": {}}
     return save(directory, card, {"weights": build(row, seed).state_dict()})
 
 
-def names_of(card: dict[str, Any]) -> set[str]:
+def list_files(card: dict[str, Any]) -> set[str]:
     return {entry["name"] for entry in card["files"].values()}
 
 
-def edit(directory: Path, **changes: object) -> None:
+def edit_card(directory: Path, **changes: object) -> None:
     card = json.loads((directory / CARD_FILE).read_text())
     (directory / CARD_FILE).write_text(json.dumps(card | changes))
-
-
-def first_weight(network: Any) -> torch.Tensor:
-    weight: torch.Tensor = network.stem[0].weight
-    return weight
 
 
 def test_a_checkpoint_is_read_back_unchanged(tmp_path: Path) -> None:
@@ -116,40 +94,42 @@ def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     killed = {f"{kind}-{'0' * 16}.safetensors" for kind in ("weights-7", "training-9")}
     copies = {"weights-7.safetensors.bak", "weights-3.safetensors", "model.safetensors"}
     for name in (temporary, *killed, *copies):
-        (tmp_path / name).write_bytes(b"of a killed save, or a copy that somebody made")
+        (tmp_path / name).write_bytes(b"from a killed save, or a user's copy")
     card = make(tmp_path, step=8)
-    assert {path.name for path in tmp_path.iterdir()} == {CARD_FILE, *names_of(card), *copies}
+    assert {path.name for path in tmp_path.iterdir()} == {CARD_FILE, *list_files(card), *copies}
 
 
 @pytest.mark.parametrize("step", [7, 8])
-def test_a_save_killed_before_any_of_its_operations_leaves_a_checkpoint_that_loads(
+def test_a_save_killed_at_any_operation_leaves_a_checkpoint_that_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Whether the step has moved on or not; the next save leaves no file of the killed one."""
+    """The next save deletes all files of the killed one."""
     for kill_at in itertools.count():
         folder = tmp_path / str(kill_at)
-        old = make(folder, seed=3, step=7)
+        old, was_killed = make(folder, seed=3, step=7), True
         with monkeypatch.context() as patch, suppress(Killed):
-            killed = kill_before(patch, kill_at)
+            kill_before(patch, kill_at)
             make(folder, seed=4, step=step)
+            was_killed = False
         network, card = load(folder)
-        seed = 3 if card == old else 4
-        assert torch.equal(first_weight(network), first_weight(build(TINY, seed)))
-        if not killed():
+        expected = build(TINY, seed=3 if card == old else 4)
+        assert torch.equal(network.stem[0].weight, expected.stem[0].weight)  # type: ignore[arg-type]
+        if not was_killed:
             break
         card = make(folder, seed=5, step=9)
+        # temporary files are deleted once their process has ended
         kept = {path.name for path in folder.iterdir() if not is_temporary(path.name)}
-        assert kept == {CARD_FILE, *names_of(card)}, "temporary files go once their process is gone"
-    assert kill_at >= 3, "the weights, the card, and the older weights"
+        assert kept == {CARD_FILE, *list_files(card)}
+    assert kill_at >= 3, "operations on the weights, the card, and the older weights"
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"format_version": 2}', '{"format_version": 1}', "[" * 100_000]
 )
 def test_files_that_are_not_cards_are_refused(tmp_path: Path, text: str) -> None:
-    for empty in (tmp_path / "none", tmp_path):
+    for folder in (tmp_path / "absent", tmp_path):
         with pytest.raises(NoCheckpointError, match="holds no checkpoint"):
-            load(empty)
+            load(folder)
     (tmp_path / CARD_FILE).write_text(text)
     with pytest.raises(CardError):
         load(tmp_path)
@@ -167,7 +147,7 @@ def test_files_that_are_not_cards_are_refused(tmp_path: Path, text: str) -> None
         ({"calibration": {"factor": 0.0, "value_brier_before": 0, "value_brier": 0}}, CardError),
         ({"encoding_version": 99}, EncodingMismatchError),
         ({"moves_hash": "0" * 16}, EncodingMismatchError),
-        # false sizes cost no memory
+        # sizes are compared before memory is allocated
         ({"preset": preset_to_dict(TINY) | {"width": 4096, "blocks": 100}}, TensorMismatchError),
         ({"files": {"weights": {"name": "../weights-7.safetensors"}}}, DamagedFileError),
         ({"files": {"weights": {"name": "weights-7.safetensors/.."}}}, DamagedFileError),
@@ -179,7 +159,7 @@ def test_invalid_fields_of_a_card_are_refused(
     tmp_path: Path, change: dict[str, object], error: type[Exception]
 ) -> None:
     make(tmp_path)
-    edit(tmp_path, **change)
+    edit_card(tmp_path, **change)
     with pytest.raises(error, match=str(tmp_path)):
         load(tmp_path)
 
@@ -194,15 +174,15 @@ def test_oversized_files_are_not_read(tmp_path: Path) -> None:
         read_card(tmp_path)
 
 
-class Trap:
+class Exploit:
     def __reduce__(self) -> Any:
-        return (Path.touch, (Path("trapped"),))
+        return (Path.touch, (Path("exploited"),))
 
 
 @pytest.mark.parametrize(
-    "data", [None, b"", pickle.dumps(Trap()), safetensors.torch.save({})[:4]], ids=repr
+    "data", [None, b"", pickle.dumps(Exploit()), safetensors.torch.save({})[:4]], ids=repr
 )
-def test_a_file_that_is_not_safetensors_runs_nothing(
+def test_a_file_that_is_not_safetensors_is_refused_without_running_code(
     tmp_path: Path, data: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -211,10 +191,11 @@ def test_a_file_that_is_not_safetensors_runs_nothing(
         (tmp_path / entry["name"]).unlink()
     else:
         (tmp_path / entry["name"]).write_bytes(data)
-        edit(tmp_path, files={"weights": entry | {"sha256": hashlib.sha256(data).hexdigest()}})
+        sha256 = hashlib.sha256(data).hexdigest()
+        edit_card(tmp_path, files={"weights": entry | {"sha256": sha256}})
     with pytest.raises(DamagedFileError, match=r"not a safetensors file|cannot be read"):
         load(tmp_path)
-    assert not Path("trapped").exists()
+    assert not Path("exploited").exists()
 
 
 def test_a_rename_is_synced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +211,8 @@ def test_a_rename_is_synced_to_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
         write_atomically(tmp_path / "no such directory" / "x", b"")
 
 
-@BOTH
-def test_the_evaluator_uses_the_movers_labels(
+@pytest.mark.parametrize("row", [TINY, TINY_TANH], ids=lambda row: row.name)
+def test_an_evaluator_returns_the_networks_outputs_in_batches_of_any_size(
     tmp_path: Path, row: Preset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, row)
@@ -244,31 +225,29 @@ def test_the_evaluator_uses_the_movers_labels(
     assert np.array_equal(logits, prediction.logits.numpy())
     assert np.array_equal(wdl, prediction.wdl.exp().numpy())
     monkeypatch.setattr("model.inference.columns.MAX_BATCH_ROWS", 2)
-    parts = evaluate(data["planes"])
-    assert np.allclose(logits, parts[0], atol=1e-5)
-    assert np.allclose(wdl, parts[1], atol=1e-6)
-    assert [part.shape for part in evaluate(data["planes"][:0])] == [(0, 4096), (0, 3)]
+    small_batches = evaluate(data["planes"])
+    assert np.allclose(logits, small_batches[0], atol=1e-5)
+    assert np.allclose(wdl, small_batches[1], atol=1e-6)
+    assert [output.shape for output in evaluate(data["planes"][:0])] == [(0, 4096), (0, 3)]
 
 
-def test_an_evaluator_refuses_to_answer_with_nan_or_without_memory(
+def test_an_evaluator_raises_clear_errors_for_nan_and_without_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network = build(TINY, 3).eval()
     with torch.no_grad():
         for weight in network.parameters():
-            weight.fill_(3e38)  # finite, so the file is loaded, and the answers are not
-    called = NetworkEvaluator(network, device="cpu", amp="off")
-    with pytest.raises(AnswerError, match="the network tiny returned NaN or infinity"):
-        called(batch(3)["planes"])
-    monkeypatch.setattr(
-        called.network, "forward", lambda *_: torch.empty(1 << 60, dtype=torch.uint8)
-    )
+            weight.fill_(3e38)  # finite, but the network's outputs are not
+    evaluate = NetworkEvaluator(network, device="cpu", amp="off")
+    with pytest.raises(NetworkOutputError, match="the network tiny returned NaN or infinity"):
+        evaluate(batch(3)["planes"])
+    monkeypatch.setattr(network, "forward", lambda *_: torch.empty(1 << 60, dtype=torch.uint8))
     with pytest.raises(OutOfMemoryError, match=r"not enough memory for evaluating 3 positions"):
-        called(batch(3)["planes"])
+        evaluate(batch(3)["planes"])
 
 
 class PanicException(BaseException):
-    """Named as that of safetensors, which cannot be imported."""
+    """Has the name of safetensors' exception, which cannot be imported."""
 
 
 @pytest.mark.parametrize(
@@ -286,6 +265,6 @@ class PanicException(BaseException):
 def test_failed_allocations_are_recognized(
     raised: BaseException, caught: type[BaseException]
 ) -> None:
-    with pytest.raises(caught) as found, memory_errors("work", "free some"):
+    with pytest.raises(caught) as found, convert_memory_errors("work", "free some"):
         raise raised
     assert ("not enough memory for work" in str(found.value)) == (caught is OutOfMemoryError)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from model.metrics import Totals, output_metrics, summary
+from model.metrics import Totals, average_metrics, output_metrics
 from tests.model.synthetic import batch
 
 
@@ -31,7 +31,8 @@ WDL = np.array([[0.5, 0.3, 0.2]], np.float32)
 
 
 def test_metrics_of_one_row_by_hand() -> None:
-    # Of the mass, half is on illegal label 9; among the legal 3, 100 and 4000 it is 1/8, 2/8, 5/8.
+    # half of the probability is on the illegal label 9; the legal labels 3, 100 and 4000 have 1/8,
+    # 2/8 and 5/8 of the other half
     given = logits(_3=math.log(1), _100=math.log(2), _4000=math.log(5), _9=math.log(8))
     found = output_metrics(given, WDL, position([3, 100, 4000], label=100, result=1))
     assert found["rank"].tolist() == [2]
@@ -41,7 +42,7 @@ def test_metrics_of_one_row_by_hand() -> None:
     assert found["expected"] == pytest.approx([0.65])
     assert found["brier"] == pytest.approx([0.35**2], rel=1e-5)
     assert found["wdl_brier"] == pytest.approx([0.5**2 + 0.3**2 + 0.2**2], rel=1e-5)
-    assert summary(found) == pytest.approx(
+    assert average_metrics(found) == pytest.approx(
         {
             "positions": 1,
             "top1": 0,
@@ -64,22 +65,13 @@ def test_equal_logits_are_ranked_by_label() -> None:
 
 
 def test_totals_of_batches_equal_the_whole() -> None:
-    data = batch(30)
-    random = np.random.default_rng(0)
-    answer = (
-        random.normal(size=(30, 4096)).astype(np.float32),
-        random.dirichlet([1, 1, 1], 30).astype(np.float32),
-    )
-    totals = Totals()
+    data, random, totals = batch(30), np.random.default_rng(0), Totals()
+    policy = random.normal(size=(30, 4096)).astype(np.float32)
+    wdl = random.dirichlet([1, 1, 1], 30).astype(np.float32)
     for part in (slice(0, 7), slice(7, 30)):
-        totals.add(
-            output_metrics(
-                answer[0][part],
-                answer[1][part],
-                {name: column[part] for name, column in data.items()},
-            )
-        )
-    assert totals.summary() == pytest.approx(summary(output_metrics(*answer, data)))
+        rows = {name: column[part] for name, column in data.items()}
+        totals.add(output_metrics(policy[part], wdl[part], rows))
+    assert totals.summary() == pytest.approx(average_metrics(output_metrics(policy, wdl, data)))
     assert Totals().summary() == {"positions": 0}
 
 
@@ -87,9 +79,11 @@ def test_value_means_skip_positions_without_a_game() -> None:
     one, two = position([3], label=3, result=1), position([3], label=3, result=0)
     both = {name: np.concatenate([one[name], two[name]]) for name in one}
     given, chances = np.concatenate([logits(_3=0.0)] * 2), np.concatenate([WDL] * 2)
-    found = summary(output_metrics(given, chances, both | {"plies": np.array([40, 0], np.uint16)}))
+    found = average_metrics(
+        output_metrics(given, chances, both | {"plies": np.array([40, 0], np.uint16)})
+    )
     assert (found["positions"], found["top1"]) == (2, 1.0)
     assert (found["value_brier"], found["wdl_brier"]) == pytest.approx((0.35**2, 0.38))
-    none = summary(output_metrics(given, chances, both | {"plies": np.zeros(2, np.uint16)}))
+    none = average_metrics(output_metrics(given, chances, both | {"plies": np.zeros(2, np.uint16)}))
     assert none["top1"] == 1.0
     assert not {"value_brier", "wdl_brier"} & set(none)

@@ -1,4 +1,4 @@
-"""Settings: types and bounds are checked once, from Python and from text."""
+"""Settings: types and bounds are checked, whether the values come from Python or from text."""
 
 from dataclasses import field, replace
 
@@ -43,12 +43,14 @@ class Outer:
         ({"game": 2}, "game: unexpected"),
     ],
 )
-def test_wrong_values_are_refused_by_name(values: dict[str, object], words: str) -> None:
+def test_errors_name_the_setting_and_its_allowed_values(
+    values: dict[str, object], words: str
+) -> None:
     with pytest.raises(MatchSettingsError, match=words):
         Inner(**values)  # type: ignore[arg-type]
 
 
-def test_strings_are_converted_and_errors_name_the_setting() -> None:
+def test_strings_are_converted() -> None:
     texts = {"inner": {"games": "4", "share": "1", "names": ["a"]}}
     assert validate(Outer, texts) == Outer(inner=Inner(games=4, share=1.0, names=("a",)))
     with pytest.raises(MatchSettingsError, match="--games must be at least 1, got '0'"):

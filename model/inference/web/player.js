@@ -1,16 +1,17 @@
-// Chess rules, inputs and forward pass of an exported network; no DOM, so that tests can call it.
+// Chess rules, inputs and forward pass of an exported network. It uses no DOM, so that tests can
+// call its functions.
 //
-// A board is 64 numbers in the mover's view, square 0 is a8 for White and a1 for Black: 0 is empty,
-// 1 + p is the piece of plane p (own pawn 1, opponent's pawn 2, own knight 3 ... their king 12).
-// A position is {board, black, castling: [own K, own Q, opponent's K, Q], ep, halfmove}; a move is
-// {from, to, kind, promotion} with promotion 0 for none, 1 knight .. 4 queen, and kind a type of
-// move of engine/encoding/planes.py.
+// A board is 64 numbers in the mover's view, in which square 0 is a8 for White and a1 for Black. 0
+// is an empty square and 1 + p the piece of plane p: 1 is an own pawn, 2 an opponent's pawn, 3 an
+// own knight, and 12 the opponent's king. A position is {board, black, castling: [own K, own Q,
+// opponent's K, Q], ep, halfmove}. A move is {from, to, kind, promotion}: promotion is 0 for none
+// and 1 to 4 for knight to queen; kind is a type of move of engine/encoding/planes.py.
 
 const DIRECTIONS = [[0, 1], [1, 1], [1, 0], [1, -1], [0, -1], [-1, -1], [-1, 0], [-1, 1]];
-const KNIGHT = [[1, 2], [2, 1], [2, -1], [1, -2], [-1, -2], [-2, -1], [-2, 1], [-1, 2]];
-const WORTH = [100, 320, 330, 500, 950, 0];  // by pieceType
+const KNIGHT_STEPS = [[1, 2], [2, 1], [2, -1], [1, -2], [-1, -2], [-2, -1], [-2, 1], [-1, 2]];
+const PIECE_VALUES = [100, 320, 330, 500, 950, 0];  // in centipawns, by pieceType
 const STEPS = [1, 2, 3, 4, 5, 6, 7].flatMap((n) => DIRECTIONS.map(([x, y]) => [x * n, y * n]));
-STEPS.push(...KNIGHT);
+STEPS.push(...KNIGHT_STEPS);
 
 function stepFrom(square, [file, rank]) {
   const col = square % 8 + file, row = (square >> 3) - rank;
@@ -22,7 +23,7 @@ const RAYS = Array.from({length: 64}, (_, square) => DIRECTIONS.map((step) => {
   return ray;
 }));
 const JUMPS = Array.from({length: 64}, (_, square) =>
-  KNIGHT.map((step) => stepFrom(square, step)).filter((at) => at >= 0));
+  KNIGHT_STEPS.map((step) => stepFrom(square, step)).filter((at) => at >= 0));
 const KIND = new Map();  // from * 64 + to -> kind
 for (let from = 0; from < 64; from++) STEPS.forEach((step, kind) => {
   if (stepFrom(from, step) >= 0) KIND.set(from * 64 + stepFrom(from, step), kind);
@@ -53,7 +54,7 @@ const nameSquare = (square, black) => {
 const uci = ({from, to, promotion}, black) =>
   nameSquare(from, black) + nameSquare(to, black) + (promotion ? "nbrq"[promotion - 1] : "");
 
-// The squares that the piece on a square attacks.
+// Return the squares that the piece on a square attacks.
 function attacksFrom(board, square) {
   const piece = board[square], kind = pieceType(piece);
   if (kind === 1) return JUMPS[square];
@@ -67,7 +68,7 @@ function attacksFrom(board, square) {
   return found;
 }
 
-// The square of the least valuable attacker of a side, the lowest square of several; -1 for none.
+// Return the square of a side's least valuable attacker, the lowest of several; -1 for none.
 function leastAttacker(board, square, who) {
   let best = 1 << 10;
   const consider = (at) => { best = Math.min(best, pieceType(board[at]) * 64 + at); };
@@ -112,9 +113,9 @@ function push(position, {from, to, promotion}) {
 function legalMoves(position) {
   const {board, castling, ep} = position, moves = [];
   const add = (from, to) => {
-    const places = board[from] === 1 && to < 8 ? [4, 3, 2, 1] : [0];
+    const promotions = board[from] === 1 && to < 8 ? [4, 3, 2, 1] : [0];
     const kind = KIND.get(from * 64 + to);
-    for (const promotion of places) moves.push({from, to, promotion, kind});
+    for (const promotion of promotions) moves.push({from, to, promotion, kind});
   };
   for (let from = 0; from < 64; from++) {
     if (!board[from] || side(board[from])) continue;
@@ -135,7 +136,7 @@ function legalMoves(position) {
   return moves.filter((move) => !isInCheck(push(position, move).board, 1));
 }
 
-// The gain of a side that captures first on a square (engine/evaluation/static_exchange.py).
+// Return what a side gains that captures first on a square (engine/evaluation/static_exchange.py).
 function exchange(start, square, victim, who) {
   const board = start.slice(), gains = [];
   for (let standing = victim; gains.length < 32; who = 1 - who) {
@@ -144,7 +145,7 @@ function exchange(start, square, victim, who) {
     const isKing = pieceType(board[at]) === 5;
     if (isKing && leastAttacker(board, square, 1 - who) >= 0) break;
     gains.push(standing - (gains.at(-1) ?? 0));
-    standing = WORTH[pieceType(board[at])];
+    standing = PIECE_VALUES[pieceType(board[at])];
     board[at] = 0;
     if (isKing) break;
   }
@@ -152,25 +153,26 @@ function exchange(start, square, victim, who) {
   return Math.max(gains[0] ?? 0, 0);
 }
 
+// Return the largest and second largest gain of a side from captures, in centipawns.
 function bestExchanges(board, who, excluded = -1) {
   let most = 0, second = 0;
   for (let at = 0; at < 64; at++) {
     const kind = pieceType(board[at]);
     if (!board[at] || side(board[at]) === who || kind === 5 || at === excluded) continue;
-    const won = exchange(board, at, WORTH[kind], who);
+    const won = exchange(board, at, PIECE_VALUES[kind], who);
     if (won > most) [most, second] = [won, most]; else if (won > second) second = won;
   }
   return [most, second];
 }
 
-// Features of a move in tens of centipawns (engine/evaluation/move_features.py).
+// Return the features of a move in tens of centipawns (engine/evaluation/move_features.py).
 function moveFeatures(position, move, stands) {
   const piece = position.board[move.from], child = push(position, move), {board} = child;
   const target = move.to ^ 56;
   const taken = piece === 1 && move.to === position.ep ? 1 : position.board[move.to];
-  const promoted = move.promotion ? WORTH[4] - WORTH[0] : 0;
-  const takes = (taken ? WORTH[pieceType(taken)] : 0) + promoted;
-  const risks = exchange(board, target, WORTH[pieceType(board[target])], 0);
+  const promoted = move.promotion ? PIECE_VALUES[4] - PIECE_VALUES[0] : 0;
+  const takes = (taken ? PIECE_VALUES[pieceType(taken)] : 0) + promoted;
+  const risks = exchange(board, target, PIECE_VALUES[pieceType(board[target])], 0);
   const check = isInCheck(board) ? (legalMoves(child).length ? 1 : 2) : 0;
   const values = [takes, risks, ...bestExchanges(board, 0, target), ...bestExchanges(board, 1)];
   return [...values, stands].map((value) => Math.min(Math.floor(value / 10), 255)).concat(check);
@@ -183,8 +185,8 @@ function encodeFeatures(features) {
     ...amounts.map((x) => x >= 30), ...flags], Number);
 }
 
-// Planes of the view marro13+last8+attacks, 64 squares of P numbers; `past` holds moves as
-// [from, to] in White's view, the latest last.
+// Return the planes of the view marro13+last8+attacks: P numbers for each of 64 squares. `past`
+// has the moves of the game as [from, to] in White's view, the latest last.
 function drawPlanes(position, past) {
   const P = 13 + 16 + 12, x = new Float32Array(64 * P);
   for (let at = 0; at < 64; at++) {
@@ -200,7 +202,7 @@ function drawPlanes(position, past) {
   return x;
 }
 
-// out[to..] += x[at..] * w, with w of shape [inputs, outputs]; zeros are skipped.
+// Add the product of x[at..] and w to out[to..]; w has the shape [inputs, outputs].
 function addProduct(x, at, w, out, to, first = 0) {
   const [inputs, outputs] = w.shape.slice(-2);
   for (let i = 0; i < inputs; i++) {
@@ -230,7 +232,8 @@ function convolve(x, w, bias) {
   return out;
 }
 
-function encodeRating(rating) {  // 600, 750 ... 3000, and one entry for unknown
+// Return interpolation weights of the steps 600, 750 ... 3000, and one entry for unknown.
+function encodeRating(rating) {
   const place = Math.min(Math.max((rating - 600) / 150, 0), 16);
   const shares = Array.from({length: 17}, (_, n) => Math.max(0, 1 - Math.abs(place - n)));
   return rating ? [...shares, 0] : [...shares.fill(0), 1];
@@ -273,7 +276,7 @@ function policy({config, tensors: t}, position, past, rating) {
     .sort((a, b) => b.probability - a.probability);
 }
 
-// The move head of model/network/decoder.py: a score for each move, compared with the others.
+// Return a score for each move, compared with the others: MoveHead of model/network/decoder.py.
 function scoreMoves(t, moves, features, squares) {
   const hidden = features.map((row, index) => {
     const {from, to, kind} = moves[index], out = linear(row, t["head.w"], t["head.b"]);
@@ -293,7 +296,7 @@ function scoreMoves(t, moves, features, squares) {
   });
 }
 
-// Decode 16-bit weights: `header` lists each tensor's name, shape and scale, in their order.
+// Decode the weights, 16-bit integers; `header` lists each tensor's name, shape and scale.
 function readNetwork(header, base64) {
   const bytes = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
   const words = new DataView(bytes.buffer), tensors = {};

@@ -1,4 +1,4 @@
-"""Prefetching: the same batches in the same order, few at a time, and errors with their batch."""
+"""Prefetching: batches keep their order, few are in memory, and errors come with their batch."""
 
 import threading
 import time
@@ -11,7 +11,6 @@ import torch
 from model.data.prefetch import MAX_THREADS, Prefetcher, count_threads
 from model.data.rows import Batch
 from model.network.encoder import Rows
-from tests.waiting import LONG
 
 CPU = torch.device("cpu")
 
@@ -25,32 +24,9 @@ def tensors(batch: Batch) -> list[Rows]:
     return [{name: torch.from_numpy(column) for name, column in batch.items()}]
 
 
-def taken(feed: Prefetcher) -> int | None:
-    parts = feed.take()
+def take_number(prefetcher: Prefetcher) -> int | None:
+    parts = prefetcher.take_parts()
     return None if parts is None else int(parts[0]["planes"][0])
-
-
-def test_batches_keep_their_order_and_two_are_prepared_ahead() -> None:
-    with Prefetcher(numbered(5), tensors, CPU) as feed:
-        assert [taken(feed) for _ in range(6)] == [0, 1, 2, 3, 4, None]
-    prepared: list[int] = []
-    third = threading.Event()
-
-    def prepare(batch: Batch) -> list[Rows]:
-        prepared.append(int(batch["planes"][0]))
-        if len(prepared) == 3:
-            third.set()
-        return tensors(batch)
-
-    with Prefetcher(numbered(100), prepare, CPU) as feed:
-        time.sleep(0.05)
-        assert not prepared, "nothing before it is asked for"
-        assert taken(feed) == 0
-        assert third.wait(LONG)
-        time.sleep(0.05)
-        assert prepared == [0, 1, 2]
-        assert taken(feed) == 1
-    assert len(prepared) <= 4, "the end begins no other"
 
 
 @pytest.mark.parametrize("source", ["iterator", "preparation"])
@@ -66,10 +42,10 @@ def test_an_error_is_raised_with_its_batch_and_the_threads_end(source: str) -> N
             raise OSError("gone")
         return tensors(batch)
 
-    with Prefetcher(batches(), prepare, CPU) as feed:
-        assert [taken(feed), taken(feed)] == [0, 1]
+    with Prefetcher(batches(), prepare, CPU) as prefetcher:
+        assert [take_number(prefetcher), take_number(prefetcher)] == [0, 1]
         with pytest.raises(OSError, match="gone"):
-            taken(feed)
+            take_number(prefetcher)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("next-batch")]
 
 
@@ -78,22 +54,21 @@ def test_an_error_is_raised_with_its_batch_and_the_threads_end(source: str) -> N
 def test_copies_on_another_stream_are_complete_when_read() -> None:
     from model.data.rows import copy_to
 
-    device, wanted = torch.device("cuda"), [torch.full((1 << 22,), number) for number in range(6)]
+    device, tensors = torch.device("cuda"), [torch.full((1 << 22,), number) for number in range(6)]
 
     def prepare(batch: Batch) -> list[Rows]:
-        return [{"planes": copy_to(wanted[int(batch["planes"][0])], device)}]
+        return [{"planes": copy_to(tensors[int(batch["planes"][0])], device)}]
 
-    with Prefetcher(numbered(6), prepare, device) as feed:
-        for tensor in wanted:
-            parts = feed.take()
+    with Prefetcher(numbered(6), prepare, device) as prefetcher:
+        for tensor in tensors:
+            parts = prefetcher.take_parts()
             assert parts is not None
             assert torch.equal(parts[0]["planes"].cpu(), tensor)
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
 def test_order_and_memory_do_not_depend_on_threads(threads: int) -> None:
-    chance = np.random.default_rng(threads)
-    delays = chance.uniform(0, 0.004, 60)
+    delays = np.random.default_rng(threads).uniform(0, 0.004, 60)
     read: list[int] = []
 
     def batches() -> Iterator[Batch]:
@@ -105,11 +80,11 @@ def test_order_and_memory_do_not_depend_on_threads(threads: int) -> None:
         time.sleep(delays[int(batch["planes"][0])])
         return tensors(batch)
 
-    with Prefetcher(batches(), prepare, CPU, threads) as feed:
+    with Prefetcher(batches(), prepare, CPU, threads) as prefetcher:
         for number in range(60):
-            assert taken(feed) == number
+            assert take_number(prefetcher) == number
             assert len(read) <= number + 3 + threads, "memory is bounded"
-        assert taken(feed) is None
+        assert take_number(prefetcher) is None
     assert read == list(range(60))
 
 

@@ -1,5 +1,5 @@
-"""Exported networks of unknown origin: damaged files are refused before they are run, and answers
-that are not finite too."""
+"""Exported networks: damaged files are refused before they run, and so are outputs that are not
+finite."""
 
 import hashlib
 import json
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.card import CARD_FILE, ONNX
+from model.card import CARD_FILE, ONNX_FILE
 from model.data.playouts import playout_rows
-from model.inference.columns import AnswerError, check_answer
+from model.inference.columns import NetworkOutputError, check_outputs
 from model.inference.onnx_evaluator import OnnxError, find_export, open_export
 from tests.conftest import REPOSITORY
 
@@ -24,7 +24,7 @@ EMBEDDED = REPOSITORY / "datasets" / "embedded"
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
     """Copy the embedded network's card and export; nothing here reads its weights."""
-    for name in (CARD_FILE, ONNX):
+    for name in (CARD_FILE, ONNX_FILE):
         shutil.copy(EMBEDDED / name, tmp_path / name)
     return tmp_path
 
@@ -35,16 +35,16 @@ def edit_files(net: Path, **entries: Any) -> None:
     (net / CARD_FILE).write_text(json.dumps(card))
 
 
-def seal(net: Path) -> None:
-    """Record the hash of the file as it is, as someone who exports a damaged network would."""
-    data = (net / ONNX).read_bytes()
+def record_hash(net: Path) -> None:
+    """Record the hash of the present file in the card."""
+    data = (net / ONNX_FILE).read_bytes()
     edit_files(
-        net, onnx={"name": ONNX, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        net,
+        onnx={"name": ONNX_FILE, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
     )
 
 
-def flip(path: Path, seed: int) -> None:
-    """Flip eight bits."""
+def flip_eight_bits(path: Path, seed: int) -> None:
     random, data = np.random.default_rng(seed), bytearray(path.read_bytes())
     for at in random.choice(len(data), 8, replace=False):
         data[at] ^= 1 << int(random.integers(8))
@@ -52,10 +52,10 @@ def flip(path: Path, seed: int) -> None:
 
 
 def test_a_file_with_flipped_bits_is_not_run(net: Path) -> None:
-    flip(net / ONNX, 0)
-    for opened in (find_export, open_export):
+    flip_eight_bits(net / ONNX_FILE, 0)
+    for open_network in (find_export, open_export):
         with pytest.raises(OnnxError, match=r"model\.onnx does not match its hash"):
-            opened(net)
+            open_network(net)
 
 
 @pytest.mark.slow
@@ -63,20 +63,19 @@ def test_a_file_with_flipped_bits_is_not_run(net: Path) -> None:
 def test_a_file_damaged_before_its_hash_was_recorded_fails_in_one_line(
     net: Path, seed: int
 ) -> None:
-    """Nobody can tell such a file from another network; it may answer, and the answers are
-    finite."""
-    flip(net / ONNX, seed)
-    seal(net)
-    answers, reason = [], ""
+    """If the file still runs, its outputs are finite."""
+    flip_eight_bits(net / ONNX_FILE, seed)
+    record_hash(net)
+    outputs, message = [], ""
     try:
-        answers = list(open_export(net)(playout_rows(4)["planes"]))
-    except (OnnxError, AnswerError) as error:
-        reason = str(error)
-    assert "\n" not in reason
-    assert all(np.isfinite(answer).all() for answer in answers)
+        outputs = list(open_export(net)(playout_rows(4)["planes"]))
+    except (OnnxError, NetworkOutputError) as error:
+        message = str(error)
+    assert "\n" not in message
+    assert all(np.isfinite(output).all() for output in outputs)
 
 
-def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
+def test_a_file_that_the_card_does_not_list_is_not_run(net: Path) -> None:
     card = json.loads((net / CARD_FILE).read_text())
     del card["files"]["onnx"]
     (net / CARD_FILE).write_text(json.dumps(card))
@@ -90,7 +89,7 @@ def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        *(({"onnx": entry}, r"checkpoint\.json") for entry in (None, {}, {"name": ONNX})),
+        *(({"onnx": entry}, r"checkpoint\.json") for entry in (None, {}, {"name": ONNX_FILE})),
         (
             {"weights": {"name": "weights-1.safetensors", "sha256": "0" * 64}},
             "not exported from the weights",
@@ -103,19 +102,16 @@ def test_a_wrong_entry_is_refused(net: Path, entries: Any, words: str) -> None:
         find_export(net)
 
 
-def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
+def test_a_network_that_returns_nan_is_refused(net: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
-    model = onnx.load(net / ONNX)
-    bias = next(
-        array for array in model.graph.initializer if array.name == "network.policy.0.layer.bias"
-    )
-    bias.CopyFrom(
-        onnx.numpy_helper.from_array(np.full(list(bias.dims), np.nan, np.float32), bias.name)
-    )
-    onnx.save(model, net / ONNX)
-    seal(net)
+    model, name = onnx.load(net / ONNX_FILE), "network.policy.0.layer.bias"
+    bias = next(array for array in model.graph.initializer if array.name == name)
+    nan = np.full(list(bias.dims), np.nan, np.float32)
+    bias.CopyFrom(onnx.numpy_helper.from_array(nan, name))
+    onnx.save(model, net / ONNX_FILE)
+    record_hash(net)
     network = open_export(net)
-    with pytest.raises(AnswerError, match=r"model\.onnx returned NaN or infinity"):
+    with pytest.raises(NetworkOutputError, match=r"model\.onnx returned NaN or infinity"):
         network(playout_rows(2)["planes"])
 
 
@@ -134,10 +130,10 @@ def test_only_illegal_moves_may_have_minus_infinity(
 ) -> None:
     rows, logits = playout_rows(1), np.zeros((1, 4096), np.float32)
     logits[0, 4095] = -np.inf  # a knight's move off the board
-    check_answer((logits, np.full((1, 3), 0.3, np.float32)), rows["planes"], "x")
+    check_outputs((logits, np.full((1, 3), 0.3, np.float32)), rows["planes"], "x")
     logits[0, int(rows["label"][0])], logits[0, 4095] = legal, illegal
-    with pytest.raises(AnswerError):
-        check_answer((logits, np.full((1, 3), wdl, np.float32)), rows["planes"], "x")
+    with pytest.raises(NetworkOutputError):
+        check_outputs((logits, np.full((1, 3), wdl, np.float32)), rows["planes"], "x")
     wide = np.zeros((1, 4672), np.float32), np.zeros((1, 3), np.float32)
-    with pytest.raises(AnswerError, match=r"shapes \(1, 4672\)"):
-        check_answer(wide, rows["planes"], "x")
+    with pytest.raises(NetworkOutputError, match=r"shapes \(1, 4672\)"):
+        check_outputs(wide, rows["planes"], "x")

@@ -1,5 +1,5 @@
-"""The page of `export --web` in a real browser, offline: rules as python-chess's, and the same
-probabilities as torch's."""
+"""The page of `export --web` in a browser, offline, has python-chess's rules and torch's
+probabilities."""
 
 from collections.abc import Iterator
 from itertools import count, islice
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = MARKS
-LARGEST = 3_000_000
+MAX_PAGE_BYTES = 3_000_000
 TOLERANCE = 0.001
-"""Of a probability; 16-bit weights and other rounding explain 0.0003."""
+"""Maximum difference of a probability; with 16-bit weights it was at most 0.0003."""
 POSITIONS = 200
 PERFT = (
     (chess.STARTING_FEN, 3),
@@ -61,7 +61,7 @@ def perft(board: chess.Board, depth: int) -> int:
 def page(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Page]":
     """Open the embedded network's page from a file, without a network connection."""
     path = tmp_path_factory.mktemp("web") / "play.html"
-    assert export_page(EMBEDDED, path)["bytes"] == path.stat().st_size < LARGEST
+    assert export_page(EMBEDDED, path)["bytes"] == path.stat().st_size < MAX_PAGE_BYTES
     with browsing() as page:
         page.context.set_offline(True)
         page.goto(path.as_uri())
@@ -69,7 +69,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Page]":
 
 
 def real_boards() -> Iterator[chess.Board]:
-    """Yield positions of real games with their moves, one of each game, from all phases."""
+    """Yield a position of each of several real games, with its moves, from all phases."""
     with shared_data("pgn/lichess_dump_2021-10_999.pgn").open() as stream:
         for number in count():
             game = chess.pgn.read_game(stream)
@@ -90,16 +90,17 @@ def test_the_page_has_torchs_probabilities_on_real_positions(page: "Page") -> No
     player, largest = load(EMBEDDED, device="cpu"), 0.0
     for number, board in enumerate(islice(real_boards(), POSITIONS)):
         rating = 800 + 100 * (number % 18)
-        moves, (wanted,) = player.policies(board, [rating])
+        moves, (expected,) = player.policies(board, [rating])
         past = [[move.from_square ^ 56, move.to_square ^ 56] for move in board.move_stack]
-        found = page.evaluate(EVALUATE, [board.fen(), past, rating])
-        shares = dict(found)
-        assert shares.keys() == {move.uci() for move in moves}
-        apart = np.abs([shares[move.uci()] for move in moves] - wanted)
-        assert apart.max() < TOLERANCE, board.fen()
-        largest = max(largest, float(apart.max()))
-        first, second = np.sort(wanted)[[-1, -2]] if len(moves) > 1 else (1.0, 0.0)
-        assert found[0][0] == moves[wanted.argmax()].uci() or first - second < TOLERANCE
+        sorted_moves = page.evaluate(EVALUATE, [board.fen(), past, rating])
+        policy = dict(sorted_moves)
+        assert policy.keys() == {move.uci() for move in moves}
+        difference = np.abs([policy[move.uci()] for move in moves] - expected)
+        assert difference.max() < TOLERANCE, board.fen()
+        largest = max(largest, float(difference.max()))
+        first, second = np.sort(expected)[[-1, -2]] if len(moves) > 1 else (1.0, 0.0)
+        best = moves[expected.argmax()].uci()
+        assert sorted_moves[0][0] == best or first - second < TOLERANCE
     assert number == POSITIONS - 1
     print(f"largest difference of a probability: {largest:.6f}")  # noqa: T201
 
@@ -116,8 +117,7 @@ def test_a_game_is_played_offline(page: "Page") -> None:
     page.locator("#status", has_text="Your move.").wait_for()
     assert len(page.inner_text("#moves").split()) == 1
     assert page.get_attribute("#board button:first-child", "aria-label") == "h1, white rook"
-    mated = "game.positions = [readFen('7k/5KQ1/8/8/8/8/8/8 b - - 0 1')], show()"
-    page.evaluate(mated)
+    page.evaluate("game.positions = [readFen('7k/5KQ1/8/8/8/8/8/8 b - - 0 1')], render()")
     assert page.inner_text("#status") == "Checkmate: White wins."
     assert not requests
 

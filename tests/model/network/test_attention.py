@@ -1,34 +1,23 @@
-"""Attention blocks: the numbers of a layer by NumPy alone, its optimizers and its cost."""
+"""Attention blocks: a layer equals an implementation in NumPy, and costs what it should."""
 
 from dataclasses import replace
 from math import erf, sqrt
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from model.costs import count_costs
 from model.network.blocks import AttentionBlock
 from model.network.presets import presets
-from tests.model.synthetic import ATTENTION
+from tests.model.synthetic import ATTENTION, perturb
 
 Array = NDArray[np.float64]
 WIDE = replace(ATTENTION, width=24, heads=3, feed_forward=40)
 
 
-def disturb(network: nn.Module, scale: float = 0.3) -> Any:
-    """Change every weight, so that no branch is zero."""
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(scale * torch.randn(parameter.shape, generator=random))
-    return network
-
-
-def layer_by_hand(x: Array, weights: dict[str, Array], heads: int) -> Array:
-    """Compute a pre-norm layer on the squares of one board, float64 `[64, C]`."""
+def apply_layer(x: Array, weights: dict[str, Array], heads: int) -> Array:
+    """Apply a pre-norm layer to the squares of one board, float64 `[64, C]`."""
 
     def linear(name: str, given: Array) -> Array:
         return given @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
@@ -55,23 +44,21 @@ def test_a_layer_equals_numpys_and_starts_as_the_identity() -> None:
     block = AttentionBlock(WIDE)
     boards = torch.randn((2, 24, 8, 8), generator=torch.Generator().manual_seed(5))
     assert torch.equal(block(boards), boards)
-    disturb(block)
+    perturb(block, 0.3)
     weights = {name: tensor.double().numpy() for name, tensor in block.state_dict().items()}
     for layout in (torch.contiguous_format, torch.channels_last):
         with torch.no_grad():
-            found = block(boards.contiguous(memory_format=layout)).numpy()
-        for board, one in zip(boards.double().numpy(), found, strict=True):
-            squares = board.reshape(24, 64).T  # row after row
-            wanted = layer_by_hand(squares, weights, heads=3).T.reshape(24, 8, 8)
-            np.testing.assert_allclose(one, wanted, atol=1e-4)
+            outputs = block(boards.contiguous(memory_format=layout)).numpy()
+        for board, output in zip(boards.double().numpy(), outputs, strict=True):
+            expected = apply_layer(board.reshape(24, 64).T, weights, heads=3).T.reshape(24, 8, 8)
+            np.testing.assert_allclose(output, expected, atol=1e-4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert block(boards.bfloat16()).dtype == torch.bfloat16, "norms do not widen"
+        assert block(boards.bfloat16()).dtype == torch.bfloat16, "norms keep the dtype"
 
 
-def test_the_cost_of_a_layer() -> None:
-    two, three = (
-        count_costs(replace(presets()["fianchetto-human-m"], blocks=count)) for count in (2, 3)
-    )
+def test_parameters_and_operations_of_a_layer() -> None:
+    human_m = presets()["fianchetto-human-m"]
+    two, three = (count_costs(replace(human_m, blocks=count)) for count in (2, 3))
     matrices = 4 * 256**2 + 2 * 256 * 512
     assert three["flops"] - two["flops"] == 2 * 64 * matrices + 4 * 64**2 * 256
     assert three["parameters"] - two["parameters"] == matrices + 4 * 256 + 2 * 256 + 512 + 8 * 64**2

@@ -1,4 +1,4 @@
-"""The order of a prediction's logits, against the engine's vocabularies, move by move."""
+"""The order of a prediction's logits agrees with the engine's vocabularies, move by move."""
 
 from functools import cache
 from typing import Any
@@ -52,20 +52,19 @@ def legal_moves() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @EVERY
 def test_logits_legality_and_targets_use_the_presets_vocabulary(row: Preset) -> None:
-    """Each legal move has the logit of its index in the vocabulary, and no other move has it."""
     moves, planes = vocabulary(row.moves), rows()["planes"]
-    turned = (planes[:, 12] != 0) & view(row.view).is_absolute
+    is_turned = (planes[:, 12] != 0) & view(row.view).is_absolute
     logits = np.random.default_rng(0).normal(size=(400, moves.size)).astype(np.float32)
     ordered = order_by_label(row, torch.from_numpy(logits), to_bytes(planes)).numpy()
     row_m, label_m, piece_m = legal_moves()
-    place_m = index_labels(row, label_m, piece_m)
-    index_m = find_indices(moves, turned[row_m], label_m, piece_m)
-    assert np.array_equal(ordered[row_m, place_m], logits[row_m, index_m])
-    assert np.array_equal(place_m[piece_m == 0], label_m[piece_m == 0])
+    position_m = index_labels(row, label_m, piece_m)
+    index_m = find_indices(moves, is_turned[row_m], label_m, piece_m)
+    assert np.array_equal(ordered[row_m, position_m], logits[row_m, index_m])
+    assert np.array_equal(position_m[piece_m == 0], label_m[piece_m == 0])
     assert np.array_equal(np.sort(ordered, 1), np.sort(logits, 1)), "no logit is lost"
-    wanted = np.zeros((400, moves.size), bool)
-    wanted[row_m, place_m] = True
-    assert np.array_equal(legal_labels(to_bytes(planes), moves.size).numpy(), wanted)
+    legal = np.zeros((400, moves.size), bool)
+    legal[row_m, position_m] = True
+    assert np.array_equal(legal_labels(to_bytes(planes), moves.size).numpy(), legal)
 
 
 @EVERY
@@ -75,34 +74,32 @@ def test_the_logit_of_a_label_sums_its_promotions(row: Preset) -> None:
     merged = merge_promotions(torch.from_numpy(logits), to_bytes(planes)).numpy()
     assert merged.shape == (400, 4096)
     row_m, label_m, piece_m = legal_moves()
-    wanted = np.zeros((400, 4096))
-    places_m = index_labels(row, label_m, piece_m)
-    moves = zip(row_m, places_m, label_m, strict=True)
-    # one logit of an under-promotion or 4
-    labels = {(at, int(place)): int(label) for at, place, label in moves}
-    for (at, place), label in labels.items():
-        wanted[at, label] += np.exp(np.float64(logits[at, place]))
-    legal = wanted > 0
-    assert np.allclose(merged[legal], np.log(wanted[legal]), atol=1e-5)
+    expected = np.zeros((400, 4096))
+    # a set, because without under-promotions all pieces have the same logit
+    moves = set(zip(row_m, index_labels(row, label_m, piece_m), label_m, strict=True))
+    for at, position, label in moves:
+        expected[at, label] += np.exp(np.float64(logits[at, position]))
+    legal = expected > 0
+    assert np.allclose(merged[legal], np.log(expected[legal]), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["marro4096", "fromto4096", "factored", "az4672"])
-def test_72_labels_of_under_promotions_follow_the_4096(name: str) -> None:
+def test_72_under_promotions_follow_the_4096_labels(name: str) -> None:
     order, moves = label_order(name), vocabulary(name)
     assert np.array_equal(np.sort(order), np.arange(moves.size))
-    behind = moves.promotions[order[4096 : 4096 + 72]]
-    edge = 3 * 2  # captures beyond the board's edge are no moves
-    assert np.count_nonzero(behind) == (72 - edge if moves.under_promotions else 0)
+    following = moves.promotions[order[4096 : 4096 + 72]]
+    beyond_the_edge = 3 * 2  # captures from the a-file to the left and from the h-file to the right
+    count = 72 - beyond_the_edge if moves.under_promotions else 0
+    assert np.count_nonzero(following) == count
     with pytest.raises(MoveIndexError, match="label 4096 with promotion 0"):
         index_labels(presets()["chessmarro"], np.array([0, 4096]))
 
 
-def test_a_factored_pair_is_the_probability_of_from_times_to() -> None:
+def test_a_factored_policy_multiplies_the_probabilities_of_both_squares() -> None:
     random = torch.Generator().manual_seed(0)
     pair = torch.randn(2, 64, generator=random), torch.randn(2, 64, 64, generator=random)
-    found = flatten_policy(pair).view(2, 64, 64).exp()
-    wanted = pair[0].softmax(1)[:, :, None] * pair[1].softmax(2)
-    assert torch.allclose(found, wanted, atol=1e-6)
+    policy = flatten_policy(pair).view(2, 64, 64).exp()
+    assert torch.allclose(policy, pair[0].softmax(1)[:, :, None] * pair[1].softmax(2), atol=1e-6)
 
 
 def test_every_value_head_gives_win_draw_loss() -> None:

@@ -1,4 +1,4 @@
-"""Move features: their encoding by hand, the squares and logits that they change, and versions."""
+"""Move features: their encoding, the squares and logits that they change, and their version."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ from model.network.encoder import MoveFeatureStem, Moves, encode_features
 from model.network.network import build
 from model.network.preset import Preset
 from tests.engine.evaluation.test_handwritten import planes_of
-from tests.model.synthetic import ATTENTION, TINY
+from tests.model.synthetic import ATTENTION, TINY, perturb
 from tests.model.test_checkpoint import make
 
 FEATURED = replace(TINY, name="tiny-featured", move_features_width=8)
@@ -32,20 +32,23 @@ def test_amounts_are_encoded_as_sizes_and_flags() -> None:
     features = torch.tensor(
         [[row[name] for name in MOVE_FEATURES] for row in (one, other)], dtype=torch.uint8
     )
-    sizes, anything, piece, flags = encode_features(features).split([7, 7, 7, 5], 1)
+    sizes, above_zero, minor_piece, flags = encode_features(features).split([7, 7, 7, 5], 1)
     torch.testing.assert_close(sizes[0], torch.tensor([1.0, 0.58, 0.6, 0.0, 2.0, 0.2, 0.62]))
-    assert anything.tolist() == [[1, 1, 1, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0, 0]]
-    assert piece.tolist() == [[1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]]
-    # takes more than it risks, less; leaves less than stands already; check, mate
+    assert above_zero.tolist() == [[1, 1, 1, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0, 0]]
+    assert minor_piece.tolist() == [[1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]]
+    # takes > risks, takes < risks, leaves < stands, check, mate
     assert flags.tolist() == [[1, 0, 1, 1, 1], [0, 1, 0, 1, 0]]
 
 
-def read(*fens: str) -> dict[str, torch.Tensor]:
-    found = legal_move_features(np.stack([planes_of(chess.Board(fen)) for fen in fens]))
-    return {name: torch.from_numpy(column) for name, column in found.items()}
+KING_ON_E1 = "7k/8/8/8/8/8/8/4K3 w - - 0 1"
+KING_ON_H1 = "7k/8/8/8/8/8/r7/7K w - - 0 1"  # its only move, h1g1, goes from square 63 to 62
 
 
-CORNERED = "7k/8/8/8/8/8/r7/7K w - - 0 1"  # one move, h1g1: from the bit 63 to 62
+def encode_moves() -> Moves:
+    """Return the five moves of KING_ON_E1 and the one of KING_ON_H1."""
+    boards = [chess.Board(fen) for fen in (KING_ON_E1, KING_ON_H1)]
+    columns = legal_move_features(np.stack([planes_of(board) for board in boards]))
+    return Moves({name: torch.from_numpy(column) for name, column in columns.items()})
 
 
 def test_the_stem_adds_features_at_both_squares_of_a_move() -> None:
@@ -54,9 +57,7 @@ def test_the_stem_adds_features_at_both_squares_of_a_move() -> None:
         stem.move_features.weight.zero_()
         stem.move_features.bias[: TINY.width], stem.move_features.bias[TINY.width :] = 1.0, 3.0
         stem.kinds.weight.zero_()
-        added = stem(
-            torch.zeros(2, TINY.width, 8, 8), Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
-        )
+        added = stem(torch.zeros(2, TINY.width, 8, 8), encode_moves())
     assert added.shape == (2, TINY.width, 8, 8)
     for channel in added[1]:
         assert channel.flatten().nonzero().flatten().tolist() == [62, 63]
@@ -67,32 +68,25 @@ def test_the_stem_adds_features_at_both_squares_of_a_move() -> None:
 
 def test_the_head_reads_both_squares_of_a_move() -> None:
     head = MoveHead(FEATURED)
-    moves = Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.zero_()
-        head.sources.weight[:, 0], head.targets.weight[:, 1], head.weight.layer.weight[:] = (
-            1.0,
-            1.0,
-            1 / 8,
-        )
-        board = torch.zeros(2, TINY.width, 8, 8)
-        board[1, 0, 7, 7], board[1, 1, 7, 6], board[0, 0, 7, 6] = 20.0, 3.0, 500.0
-        logits = head(torch.zeros(2, LABELS), board, moves)
-    place = label_of(chess.Move.from_uci("h1g1"), chess.WHITE)
-    assert logits[1].nonzero().flatten().tolist() == [place]
-    assert logits[1, place] == 23.0
-    assert not logits[0].any(), "the other board has nothing on the squares of its moves"
+        head.sources.weight[:, 0] = head.targets.weight[:, 1] = 1.0
+        head.weight.layer.weight[:] = 1 / 8
+        trunk = torch.zeros(2, TINY.width, 8, 8)
+        trunk[1, 0, 7, 7], trunk[1, 1, 7, 6], trunk[0, 0, 7, 6] = 20.0, 3.0, 500.0
+        logits = head(torch.zeros(2, LABELS), trunk, encode_moves())
+    label = label_of(chess.Move.from_uci("h1g1"), chess.WHITE)
+    assert logits[1].nonzero().flatten().tolist() == [label]
+    assert logits[1, label] == 23.0
+    assert not logits[0].any(), "the trunk is zero on the squares of the first board's moves"
 
 
 def test_scores_are_corrected_by_the_mean_move_of_the_position() -> None:
-    moves = Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
-    compare = MoveHead(FEATURED).compare
+    moves, compare = encode_moves(), MoveHead(FEATURED).compare
     hidden_MC = torch.randn((6, 8), generator=torch.Generator().manual_seed(1))
     scores_M = torch.randn(6, generator=torch.Generator().manual_seed(2))
-    assert not compare(hidden_MC, scores_M, moves, 2).any(), (
-        "a fresh network scores by its first layer"
-    )
+    assert not compare(hidden_MC, scores_M, moves, 2).any(), "corrections are zero at first"
     with torch.no_grad():
         compare.weight.layer.weight.normal_(generator=torch.Generator().manual_seed(3))
         added = compare(hidden_MC, scores_M, moves, 2)
@@ -108,12 +102,8 @@ def test_scores_are_corrected_by_the_mean_move_of_the_position() -> None:
 def test_rows_do_not_depend_on_the_batch_and_illegal_moves_get_no_score(
     row: Preset,
 ) -> None:
-    rows = playout_rows(12, seed=3)
-    network = build(row, seed=1)
-    random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in network.parameters():  # residual branches begin at zero
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=random))
+    rows, network = playout_rows(12, seed=3), build(row, seed=1)
+    perturb(network, 0.3)
     evaluate = NetworkEvaluator(network, device="cpu", amp="off")
     together = evaluate(rows["planes"])
     for at in range(12):

@@ -1,9 +1,6 @@
-"""Training settings: mistakes by name, and rates at their turning points. A checkout's commit."""
+"""Training settings: errors name the setting, and rates are checked at their turning points."""
 
-import shutil
-import subprocess
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +8,13 @@ import pytest
 from model.training.config import (
     TrainConfig,
     TrainConfigError,
-    changed_settings,
     ema_decay,
     fraction_done,
     learning_rate,
+    list_changed_settings,
     resolve_optimizer,
     total_steps,
 )
-from model.training.save import read_commit
 
 
 @pytest.mark.parametrize(
@@ -40,7 +36,7 @@ def test_invalid_settings_are_refused(settings: dict[str, Any], word: str) -> No
         TrainConfig(**settings)
 
 
-def test_the_rate_warms_up_and_decays() -> None:
+def test_the_learning_rate_warms_up_and_decays() -> None:
     config = TrainConfig(steps=100, warmup=0.1, learning_rate=1.0, final_rate=0.01)
     rates = [learning_rate(config, step / 100) for step in range(101)]
     points = [rates[at] for at in (0, 5, 10, 55, 100)]
@@ -68,21 +64,21 @@ def test_epochs_are_rounded_up_to_steps() -> None:
     assert fraction_done(TrainConfig(minutes=2.0), None, 10**9, 30) == 0.25
 
 
-def test_the_average_forgets_initial_weights_first() -> None:
+def test_the_average_soon_forgets_the_initial_weights() -> None:
     config = TrainConfig(steps=10, ema=0.99)
     assert ema_decay(config, 0) == pytest.approx(0.1)
     assert ema_decay(config, 10**6) == 0.99
     assert ema_decay(TrainConfig(steps=10, ema=0.0), 50) == 0
 
 
-def test_changes_are_named_except_lengths_and_threads() -> None:
+def test_changed_settings_are_named_except_lengths_and_threads() -> None:
     row = asdict(TrainConfig(minutes=2.0))
-    assert changed_settings(TrainConfig(minutes=3.0, threads=3), row) == []
-    assert changed_settings(TrainConfig(minutes=2.0, seed=1), row) == ["seed was 0, is 1"]
-    assert len(changed_settings(TrainConfig(steps=3), row)) == 2
-    for field in fields(TrainConfig):  # an older card was trained with the default
+    assert list_changed_settings(TrainConfig(minutes=3.0, threads=3), row) == []
+    assert list_changed_settings(TrainConfig(minutes=2.0, seed=1), row) == ["seed was 0, is 1"]
+    assert len(list_changed_settings(TrainConfig(steps=3), row)) == 2
+    for field in fields(TrainConfig):  # a setting that an older card lacks had its default
         older = {name: value for name, value in row.items() if name != field.name}
-        changes = changed_settings(TrainConfig(minutes=2.0), older)
+        changes = list_changed_settings(TrainConfig(minutes=2.0), older)
         assert len(changes) == (field.name == "minutes"), field.name
 
 
@@ -94,32 +90,11 @@ def test_optimizer_auto_depends_on_the_preset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "norm_rows", "wanted"),
+    ("batch_size", "norm_rows", "count"),
     [(256, 128, 2), (2048, 4096, 1), (16, 128, 1), (384, 128, 3), (500, 128, 2), (500, 125, 4)],
 )
-def test_microbatches_are_equal_and_have_at_least_the_norms_rows(
-    batch_size: int, norm_rows: int, wanted: int
+def test_microbatches_are_equal_and_have_at_least_norm_rows(
+    batch_size: int, norm_rows: int, count: int
 ) -> None:
     config = TrainConfig(steps=1, batch_size=batch_size, norm_rows=norm_rows)
-    assert config.microbatches == wanted
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
-def test_the_commit_of_a_changed_tree_is_dirty(tmp_path: Path) -> None:
-    commit_of = read_commit.__wrapped__  # without the cache, since the tree changes
-
-    def git(*words: str) -> str:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-        command = ["git", "-C", str(tmp_path), *identity, *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init")
-    assert commit_of(tmp_path) is None
-    (tmp_path / "code.py").write_text("1")
-    git("add", "code.py")
-    git("commit", "-m", "one")
-    head = git("rev-parse", "HEAD")
-    (tmp_path / "untracked").write_text("")
-    assert commit_of(tmp_path) == head
-    (tmp_path / "code.py").write_text("22")
-    assert commit_of(tmp_path) == f"{head}-dirty"
+    assert config.microbatches == count

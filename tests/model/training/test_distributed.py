@@ -1,4 +1,4 @@
-"""Training by two processes: the losses of one with the same batch, and each row once an epoch."""
+"""Training in two processes equals training in one, and uses each row once an epoch."""
 
 import json
 import os
@@ -37,13 +37,8 @@ from tests.waiting import LONG
 
 FROM_STEP = Batches.from_step
 REPORT_STEPS = 1
-SETTINGS: dict[str, Any] = {
-    "epochs": 1.0,
-    "batch_size": 32,
-    "learning_rate": 0.002,
-    "norm_rows": 16,
-}
-SETTINGS |= {"threads": 1, "amp": "off", "device": "cpu"}
+SETTINGS: dict[str, Any] = {"epochs": 1.0, "batch_size": 32, "learning_rate": 0.002}
+SETTINGS |= {"norm_rows": 16, "threads": 1, "amp": "off", "device": "cpu"}
 
 JOB = """
 import gc, json, os, sys
@@ -65,52 +60,52 @@ from tests.model.synthetic import TINY, batch
 
 presets()["tiny"] = TINY
 loop.REPORT_STEPS = 1
-verify_files.PATIENCE = float("inf")  # the questions are counted: hashing asks none
+verify_files.PATIENCE = float("inf")  # calls of `stop` are counted, and hashing must not call it
 positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
 settings, runs = json.loads(sys.argv[3]), json.loads(sys.argv[4])
-seen, real, at = [], Batches.from_step, 0
+read, real_from_step, step = [], Batches.from_step, 0
 
 def from_step(self, step):
-    for batch in real(self, step):
-        seen.append(np.stack([batch["game"], batch["ply"]], 1))
+    for batch in real_from_step(self, step):
+        read.append(np.stack([batch["game"], batch["ply"]], 1))
         yield batch
 
-def destroy(real=dist.destroy_process_group):
+def destroy_process_group(real=dist.destroy_process_group):
     wrapper = torch.nn.parallel.DistributedDataParallel
-    held = [thing for thing in gc.get_objects() if type(thing) is wrapper]
-    assert not held, "it would hold the last reference to the group"
+    assert not any(type(thing) is wrapper for thing in gc.get_objects()), (
+        "it would hold the last reference to the group"
+    )
     real()
 
-Batches.from_step, dist.destroy_process_group = from_step, destroy
-find_spike = loop.RunMonitor.find_spike
+Batches.from_step, dist.destroy_process_group = from_step, destroy_process_group
+real_spike = loop.RunMonitor.describe_spike
 for number, (name, steps, port) in enumerate(runs):
-    loop.RunMonitor.find_spike = (lambda self, loss: "a spike") if name == "spike" else find_spike
+    fake_spike = lambda self, loss: "a spike"
+    loop.RunMonitor.describe_spike = fake_spike if name == "spike" else real_spike
     os.environ |= {"MASTER_PORT": str(port)} if port else {}
-    seen.clear()
-    taken = 0
+    read.clear()
+    steps_taken = 0
     calls = iter(range(10**6))
     try:
         card = train_on([positions], "tiny", TrainConfig(**settings), folder / name,
                         stop=lambda: next(calls) >= steps)
-        # what was read ahead of the last step is read again
-        taken, at = card["step"] - at, card["step"]
+        # batches that were prefetched and not used are read again by the next run
+        steps_taken, step = card["step"] - step, card["step"]
         outcome = [card["step"], card["positions"], card["finished"], card["processes"]]
     except UserError as error:
         outcome = [type(error).__name__, str(error)]
-    np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen[:taken]))
+    np.save(folder / f"rows-{number}-{os.environ['RANK']}.npy", np.array(read[:steps_taken]))
     Path(folder / f"outcome-{number}-{os.environ['RANK']}.json").write_text(json.dumps(outcome))
 
-place = read_world()
-meeting = f"file://{folder / 'meeting'}"
-dist.init_process_group("gloo", init_method=meeting, rank=place.rank, world_size=place.size)
-for norm_rows in (12, 4):  # 1 and 3 microbatches of each process
-    short = {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows}
-    config = TrainConfig(**settings | short)
-    run = new_run(config, TINY, place)
-    rows = batch(24)
-    mine = {name: column[place.rank :: place.size] for name, column in rows.items()}
-    take_step(run, prepare_parts(run, mine), 0.5)
-    path = folder / f"step-{norm_rows}-{place.rank}.safetensors"
+world = read_world()
+address = f"file://{folder / 'rendezvous'}"
+dist.init_process_group("gloo", init_method=address, rank=world.rank, world_size=world.size)
+for norm_rows in (12, 4):  # 1 and 3 microbatches in each process
+    one_step = {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows}
+    run = new_run(TrainConfig(**settings | one_step), TINY, world)
+    share = {name: column[world.rank :: world.size] for name, column in batch(24).items()}
+    take_step(run, prepare_parts(run, share), 0.5)
+    path = folder / f"step-{norm_rows}-{world.rank}.safetensors"
     state = {n: t.contiguous() for n, t in run.network.state_dict().items()}
     safetensors.torch.save_file(state, path)
     run.model = run.network
@@ -134,29 +129,28 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports below those that the system gives to outgoing connections, so that none
-    takes them meanwhile."""
-    found: list[int] = []
+    """Return free ports below the range from which the system takes ports for connections."""
+    ports: list[int] = []
     for port in random.sample(range(15_000, 32_000), 1000):
-        with socket.socket() as some, suppress(OSError):
-            some.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
+        with socket.socket() as test_socket, suppress(OSError):
+            test_socket.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
             break
-    return found
+    return ports
 
 
 @pytest.fixture(scope="module")
 def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Let two processes do three runs: one stopped, the same to its end, one that fails in process
-    0.
+    """Let two processes do three runs, and return the folder of their results.
 
-    They are forked with torchrun's variables: to start and import would be nearly all of their
-    time.
+    The first run is stopped, the second continues it to its end, and the third fails in process 0.
+    The processes are forked with torchrun's variables, because starting and importing would take
+    nearly all of their time.
     """
     folder = tmp_path_factory.mktemp("pair")
-    plan = (("two", 4), ("two", 10**6), ("spike", 10**6))
-    runs = [(*one, port) for one, port in zip(plan, free_ports(3), strict=True)]
+    names_and_steps = (("two", 4), ("two", 10**6), ("spike", 10**6))
+    runs = [(*run, port) for run, port in zip(names_and_steps, free_ports(3), strict=True)]
     command = [sys.executable, "-c", JOB, str(positions), str(folder)]
     command += [json.dumps(SETTINGS), json.dumps(runs)]
     variables = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
@@ -186,8 +180,8 @@ def losses(out: Path) -> list[float]:
     return [line["loss"] for line in read_metrics(out) if "loss" in line]
 
 
-def both_processes(batches: Batches, step: int) -> Iterator[Batch]:
-    """Return batches of two processes, row by row: one process's two parts are what each has."""
+def merge_processes(batches: Batches, step: int) -> Iterator[Batch]:
+    """Yield batches in which the rows of two processes alternate: its two parts are theirs."""
     options = {"batch_size": batches.batch_size, "seed": batches.seed, "columns": batches.columns}
     folders = sorted({group.shard.path.parent for group in batches.groups})
     shares = [Batches(folders, rank=rank, world=2, **options) for rank in (0, 1)]
@@ -206,29 +200,27 @@ def test_two_processes_train_as_one_and_use_each_row_once(
     assert outcome(pair, 0) == [[4, 128, False, 2]] * 2
     assert outcome(pair, 1) == [[steps, steps * 32, True, 2]] * 2
     shares = [
-        np.concatenate([np.load(pair / f"seen-{run}-{rank}.npy") for run in (0, 1)])
+        np.concatenate([np.load(pair / f"rows-{run}-{rank}.npy") for run in (0, 1)])
         for rank in (0, 1)
     ]
     assert shares[0].shape == shares[1].shape == (steps, 16, 2)
     order = np.stack(shares, 2).reshape(-1, 2)[:rows]
     assert len(np.unique(order, axis=0)) == rows, "each row once"
 
-    monkeypatch.setattr(Batches, "from_step", both_processes)
+    monkeypatch.setattr(Batches, "from_step", merge_processes)
     one = train_on([positions], "tiny", TrainConfig(**SETTINGS), tmp_path / "one")
     monkeypatch.undo()
     assert one["processes"] == 1
-    assert losses(pair / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
-    assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, (
-        "there was something to learn"
-    )
+    expected = losses(tmp_path / "one")
+    assert losses(pair / "two") == pytest.approx(expected, abs=2e-3)
+    assert expected[-1] < expected[0] - 0.2, "it learns"
 
 
 @pytest.mark.parametrize("norm_rows", [12, 4])
 def test_a_step_of_two_processes_equals_a_step_of_one(pair: Path, norm_rows: int) -> None:
-    """Weights and the norms' statistics, of one and of three microbatches of each process."""
-    short = {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows}
-    config = TrainConfig(**SETTINGS | short)
-    run = new_run(config, TINY)
+    """Weights and the norms' statistics are equal, for one and for three microbatches each."""
+    one_step = {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows}
+    run = new_run(TrainConfig(**SETTINGS | one_step), TINY)
     take_step(run, prepare_parts(run, batch(24)), 0.5)
     first, second = (
         safetensors.torch.load_file(pair / f"step-{norm_rows}-{rank}.safetensors")
@@ -240,10 +232,10 @@ def test_a_step_of_two_processes_equals_a_step_of_one(pair: Path, norm_rows: int
 
 
 def test_an_error_in_the_first_process_ends_all(pair: Path) -> None:
-    (first, why), (other, reason) = outcome(pair, 2)
-    assert (first, other) == ("DivergedError", "WorldError")
-    assert "a spike in steps 0 to 1" in str(why)
-    assert str(reason).startswith(f"process 0: {str(why).split(';')[0]}")
+    (error_0, message_0), (error_1, message_1) = outcome(pair, 2)
+    assert (error_0, error_1) == ("DivergedError", "WorldError")
+    assert "a spike in steps 0 to 1" in str(message_0)
+    assert str(message_1).startswith(f"process 0: {str(message_0).split(';')[0]}")
 
 
 def set_rank(monkeypatch: pytest.MonkeyPatch, rank: object, size: object) -> None:
@@ -267,7 +259,10 @@ def test_processes_that_cannot_train_together_are_refused(
     config = TrainConfig(**SETTINGS | {"epochs": None, "steps": 1, "batch_size": 64})
     with pytest.raises(WorldError, match="has 4 microbatches of at least 16 rows"):
         new_run(config, TINY, World(0, 3, 0))
-    for rank, words in ((3, "start the processes with torchrun"), ("first", "must be numbers")):
+    for rank, words in (
+        (3, "start the processes with torchrun"),
+        ("first", "must be whole numbers"),
+    ):
         set_rank(monkeypatch, rank, 3)
         with pytest.raises(WorldError, match=words):
             read_world()

@@ -1,5 +1,5 @@
-"""The path that a GPU captures: fixed shapes, and numbers in tensors. On a processor the captured
-function is called, so its results must equal those of the plain path."""
+"""The code that a GPU captures, with fixed shapes and with numbers in tensors. On a processor, the
+captured function is called instead, and its results must equal those of plain steps."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,21 +11,20 @@ import pytest
 import torch
 from torch import nn
 
-from engine.progress import silent
 from model.data import rows as rows_module
 from model.data.playouts import playout_rows
 from model.data.rows import hash_step
-from model.inference.evaluator import SIZES, NetworkEvaluator
+from model.inference.evaluator import PADDED_SIZES, NetworkEvaluator
 from model.network import graphs
 from model.network.graphs import Graphs, Inputs
 from model.network.network import build
 from model.network.presets import preset
 from model.training import step as stepping
 from model.training.config import OptimizerName, TrainConfig, ema_decay, learning_rate
-from model.training.loop import train
 from model.training.step import Run, capture_steps, new_run, prepare_parts, take_step
 from tests.model.network.test_presets import small
-from tests.model.synthetic import TINY, stream
+from tests.model.synthetic import perturb
+from tests.model.training.test_loop import after, run, weights
 
 CONFIG = TrainConfig(steps=8, batch_size=16, threads=1, amp="off", device="cpu", ema=0.9)
 CPU = torch.device("cpu")
@@ -35,9 +34,9 @@ def plain_step(run: Run, batch: Any, fraction: float) -> torch.Tensor:
     """Take a step with unpadded moves, and with numbers instead of tensors."""
     config = run.config
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "pad_moves", lambda moves, step: dict(moves))
+        patch.setattr(rows_module, "pad_rows", lambda rows, *_: rows)
         parts = prepare_parts(run, batch)
-    run.draw = hash_step(config.seed, run.step)  # type: ignore[assignment]
+    run.step_hash = hash_step(config.seed, run.step)  # type: ignore[assignment]
     totals = stepping._add_gradients(run, parts)
     nn.utils.clip_grad_norm_(run.network.parameters(), stepping.MAX_GRADIENT_NORM)
     for optimizer in run.optimizer.optimizers:
@@ -66,110 +65,97 @@ def test_a_captured_step_equals_the_plain_step(
 ) -> None:
     monkeypatch.setattr(stepping, "_count_groups", lambda *_: groups)
     config = replace(CONFIG, optimizer=optimizer, norm_rows=4, learning_rate=1e-3)
-    one, other = (new_run(config, small(preset(name))) for _ in range(2))
-    one.graphs = capture_steps(one)
+    captured, plain = (new_run(config, small(preset(name))) for _ in range(2))
+    captured.graphs = capture_steps(captured)
     rows = playout_rows(16 * 8, seed=2)
     for step in range(8):
-        # the same shapes twice: they are run once before they are captured
+        # each shape comes twice, because it is captured at its second use
         part = {name: column[step % 4 :: 8] for name, column in rows.items()}
-        fraction = step / 8
-        found = take_step(one, prepare_parts(one, part), fraction)
-        wanted = plain_step(other, part, fraction)
-        assert torch.allclose(found, wanted, rtol=2e-4, atol=2e-4), step
-    assert one.graphs.captured
-    for mine, plain in ((one.network, other.network), (one.ema, other.ema)):
-        for key, tensor in plain.state_dict().items():
-            assert torch.allclose(mine.state_dict()[key].float(), tensor.float(), atol=2e-4), key
+        found = take_step(captured, prepare_parts(captured, part), step / 8)
+        expected = plain_step(plain, part, step / 8)
+        assert torch.allclose(found, expected, rtol=2e-4, atol=2e-4), step
+    assert captured.graphs.captured
+    for one, other in ((captured.network, plain.network), (captured.ema, plain.ema)):
+        for key, tensor in other.state_dict().items():
+            assert torch.allclose(one.state_dict()[key].float(), tensor.float(), atol=2e-4), key
 
 
 def test_captured_and_resumed_runs_end_with_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def capture(*arguments: Any) -> Run:
-        run = new_run(*arguments)
-        run.graphs = capture_steps(run)
-        return run
+    def new_captured_run(*arguments: Any) -> Run:
+        captured_run = new_run(*arguments)
+        captured_run.graphs = capture_steps(captured_run)
+        return captured_run
 
-    def run_until(name: str, stop_after: int = 100) -> dict[str, Any]:
-        calls = iter(range(1000))
-        stop = lambda: next(calls) >= stop_after  # noqa: E731
-        options: dict[str, Any] = {"validation": None, "data": {}, "progress": silent}
-        return train(
-            replace(CONFIG, steps=14), TINY, stream(), tmp_path / name, stop=stop, **options
-        )
-
-    plain = run_until("plain")
-    with monkeypatch.context() as patch:
-        patch.setattr("model.training.save.new_run", capture)
-        captured = run_until("captured")
-        assert run_until("resumed", 6)["step"] == 6
-        resumed = run_until("resumed")
-    hashes = {card["files"]["weights"]["sha256"] for card in (plain, captured, resumed)}
-    assert len(hashes) == 1
+    config, options = replace(CONFIG, steps=14), {"validation": None}
+    plain = run(tmp_path / "plain", config, **options)
+    monkeypatch.setattr("model.training.save.new_run", new_captured_run)
+    captured = run(tmp_path / "captured", config, **options)
+    assert run(tmp_path / "resumed", config, stop=after(6), **options)["step"] == 6
+    resumed = run(tmp_path / "resumed", config, **options)
+    assert weights(plain) == weights(captured) == weights(resumed)
 
 
-def test_each_set_of_shapes_is_captured_once_and_the_oldest_is_dropped(
+def test_each_set_of_shapes_is_captured_once_and_the_least_recently_used_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
-    seen: list[Inputs] = []
+    calls: list[Inputs] = []
 
     def double(inputs: Inputs) -> tuple[torch.Tensor, ...]:
-        seen.append(inputs)
+        calls.append(inputs)
         return (2 * inputs[0]["x"],)
 
-    run = Graphs(double, CPU)
+    doubled = Graphs(double, CPU)
     for size in (1, 2, 3):
         given = {"x": torch.randn(size)}
-        run([given])
-        assert seen.pop()[0] is given, "new shapes are run once before they are captured"
+        doubled([given])
+        assert calls.pop()[0] is given, "the first call with a shape is not captured"
     for size in (1, 2, 1, 3, 1, 2):
-        given = torch.randn(size)
-        assert torch.equal(run([{"x": given}])[0], 2 * given)
-        assert seen[-1][0]["x"] is not given
-    static = [inputs[0]["x"].data_ptr() for inputs in seen]
-    assert static[0] == static[2] == static[4], "the shape that is used stays"
-    assert len(run.captured) == 2
-    assert len({id(inputs) for inputs in seen}) == 4, "2 was dropped for 3"
-    given_4 = [{"x": torch.randn(4)}]
-    run(given_4)
+        x = torch.randn(size)
+        assert torch.equal(doubled([{"x": x}])[0], 2 * x)
+        assert calls[-1][0]["x"] is not x
+    static = [inputs[0]["x"].data_ptr() for inputs in calls]
+    assert static[0] == static[2] == static[4], "a shape in use keeps its graph"
+    assert len(doubled.captured) == 2
+    assert len({id(inputs) for inputs in calls}) == 4, "size 3 replaces size 2"
+    inputs = [{"x": torch.randn(4)}]
+    doubled(inputs)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(run, given_4).result()
-        assert seen[-1] is given_4, "each thread runs new shapes once"
-        pool.submit(run, given_4).result()
-    assert seen[-1] is not given_4
+        pool.submit(doubled, inputs).result()
+        assert calls[-1] is inputs, "the first call on each thread is not captured"
+        pool.submit(doubled, inputs).result()
+    assert calls[-1] is not inputs
 
 
-def test_without_captures_the_function_still_runs(
+def test_a_function_that_cannot_be_captured_still_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(self: Graphs, inputs: Inputs) -> None:
         raise RuntimeError("CUDA error: operation not permitted\nmore")
 
     monkeypatch.setattr(Graphs, "_capture", fail)
-    run = Graphs(lambda inputs: (2 * inputs[0]["x"],), CPU)
+    doubled = Graphs(lambda inputs: (2 * inputs[0]["x"],), CPU)
     for _ in range(4):
-        given = torch.randn(3)
-        assert torch.equal(run([{"x": given}])[0], 2 * given)
-    assert not run.captured
+        x = torch.randn(3)
+        assert torch.equal(doubled([{"x": x}])[0], 2 * x)
+    assert not doubled.captured
     assert caplog.text.count("could not capture a graph (CUDA error: operation not permitted)") == 1
 
 
 @pytest.mark.parametrize("name", ["fianchetto-human", "chess-policy", "self-learning"])
 def test_padding_a_batch_does_not_change_its_evaluations(name: str) -> None:
     network = build(small(preset(name)), 0)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    perturb(network, 0.05)
     plain, padded = (NetworkEvaluator(network, device="cpu", amp="off") for _ in range(2))
     padded.graphs = Graphs(padded._forward, CPU)
     rows = playout_rows(45, seed=3)
     for count in (1, 5, 33, 45, 40, 2):
         part = {name: column[:count] for name, column in rows.items()}
-        for one, other in zip(
-            padded(part["planes"], part), plain(part["planes"], part), strict=True
-        ):
+        outputs = (evaluate(part["planes"], part) for evaluate in (padded, plain))
+        for one, other in zip(*outputs, strict=True):
             assert one.shape == other.shape
             assert np.allclose(one, other, atol=1e-5)
     assert padded.graphs.captured
-    assert list(SIZES) == sorted(SIZES)
+    assert list(PADDED_SIZES) == sorted(PADDED_SIZES)

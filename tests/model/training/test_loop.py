@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from engine.progress import Stop, Tick, never, silent
@@ -34,6 +33,7 @@ UNSEEN = (batch(16, 0), batch(16, 1))
 
 
 def after(calls: int) -> Stop:
+    """Return a `stop` that is True from the call with this number on, counted from 0."""
     counter = itertools.count()
     return lambda: next(counter) >= calls
 
@@ -50,26 +50,15 @@ def run(
     data: dict[str, Any] | None = None,
     start: Path | None = None,
 ) -> dict[str, Any]:
-    known = {"manifest": "abc"} if start is None else {"start": describe_start(start)}
-    return train(
-        config,
-        preset,
-        batches or stream(),
-        out,
-        validation=validation,
-        data=data or known,
-        progress=progress,
-        stop=stop,
-        start=start,
-    )
+    origin = {"manifest": "abc"} if start is None else {"start": describe_start(start)}
+    options: dict[str, Any] = {"progress": progress, "stop": stop, "start": start}
+    options |= {"validation": validation, "data": data or origin}
+    return train(config, preset, batches or stream(), out, **options)
 
 
 def weights(card: dict[str, Any]) -> str:
+    """Return the hash of a card's weights."""
     return str(card["files"]["weights"]["sha256"])
-
-
-def saved_weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(next(folder.glob(f"weights-{step}-*")))
 
 
 @pytest.fixture(scope="module")
@@ -78,19 +67,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run(tmp_path_factory.mktemp("whole"))
 
 
-def test_a_tiny_network_memorizes_a_few_batches(tmp_path: Path) -> None:
-    options = {"learning_rate": 0.02, "weight_decay": 0.0, "ema": 0.9, "value_weight": 1.0}
-    config = replace(CONFIG, steps=100, **options)
-    card = run(tmp_path, config, replace(TINY, width=16), batches=stream(16, distinct=2))
-    metrics, lines = card["metrics"], read_metrics(tmp_path)
-    assert metrics["validation_positions"] == 32
-    assert metrics["validation_top1"] > 0.9
-    assert metrics["validation_value_brier"] < 0.05
-    assert metrics["validation_cross_entropy"] < lines[0]["policy_loss"] / 2
-
-
 @pytest.mark.parametrize(
-    ("settings", "moment"),
+    ("settings", "stop_at"),
     [
         ({"steps": 12}, 1),
         ({"optimizer": "sgd", "validation_every_steps": 2}, 5),
@@ -101,13 +79,13 @@ def test_a_tiny_network_memorizes_a_few_batches(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_stopped_and_continued_run_equals_an_uninterrupted_one(
-    tmp_path: Path, settings: dict[str, Any], moment: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, settings: dict[str, Any], stop_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.loop.REPORT_STEPS", 1)
     config = replace(CONFIG, **settings)
     whole = run(tmp_path / "whole", config)
-    card = run(tmp_path / "parts", config, stop=after(moment))
-    assert (card["finished"], card["step"]) == (False, moment)
+    card = run(tmp_path / "parts", config, stop=after(stop_at))
+    assert (card["finished"], card["step"]) == (False, stop_at)
     assert "stopped" in card["message"]
     card = run(tmp_path / "parts", config)
     assert card["finished"]
@@ -116,12 +94,12 @@ def test_a_stopped_and_continued_run_equals_an_uninterrupted_one(
 
 
 def test_a_killed_run_continues_from_its_last_save(whole: dict[str, Any], tmp_path: Path) -> None:
-    def killed(step: int) -> Iterator[Batch]:
+    def open_batches(step: int) -> Iterator[Batch]:
         yield from itertools.islice(stream()(step), 9)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, batches=killed)
+        run(tmp_path, batches=open_batches)
     assert [line["step"] for line in read_metrics(tmp_path)] == [4, 8]
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 9, "loss": 1')
@@ -135,19 +113,19 @@ def test_a_run_stopped_during_a_validation_repeats_it(
     tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.loop.POLL_SECONDS", 0.0)
-    config, asked = replace(CONFIG, validation_every_steps=every), threading.Event()
+    config, has_begun = replace(CONFIG, validation_every_steps=every), threading.Event()
 
-    def endless() -> Iterator[Batch]:
-        asked.set()
+    def validation() -> Iterator[Batch]:
+        has_begun.set()
         yield from itertools.islice(itertools.repeat(batch(16)), 1000)
         raise AssertionError("the validation was not stopped")
 
-    card = run(tmp_path / "parts", config, validation=endless, stop=asked.is_set)
+    card = run(tmp_path / "parts", config, validation=validation, stop=has_begun.is_set)
     assert (card["step"], card["finished"]) == (every or 12, False)
     assert not [name for name in card["metrics"] if name.startswith("validation")]
-    again, other = run(tmp_path / "parts", config), run(tmp_path / "whole", config)
-    assert (again["finished"], weights(again)) == (True, weights(other))
-    assert again["metrics"]["validation_top1"] == other["metrics"]["validation_top1"]
+    resumed, whole = run(tmp_path / "parts", config), run(tmp_path / "whole", config)
+    assert (resumed["finished"], weights(resumed)) == (True, weights(whole))
+    assert resumed["metrics"]["validation_top1"] == whole["metrics"]["validation_top1"]
 
 
 def test_a_finished_run_is_returned_unchanged(tmp_path: Path) -> None:
@@ -165,18 +143,18 @@ def test_a_run_continues_with_another_length(
 ) -> None:
     monkeypatch.setattr("model.training.loop.TICK_SECONDS", 0.0)
     ticks = list[Tick]()
-    less, short, long = (replace(CONFIG, steps=steps) for steps in (5, 8, 12))
+    too_short, short, long = (replace(CONFIG, steps=steps) for steps in (5, 8, 12))
     if unit == "minutes":  # the first step is not counted
         FakeClock(monkeypatch, seconds_per_step=0.5)
-        less, short, long = (
+        too_short, short, long = (
             replace(CONFIG, steps=None, minutes=seconds / 60) for seconds in (1.5, 3.5, 5.5)
         )
     assert run(tmp_path, short, stop=after(6))["step"] == 6
     with pytest.raises(TrainingMismatchError, match=f"{unit}, more than"):
-        run(tmp_path, less)
+        run(tmp_path, too_short)
     assert run(tmp_path, long, progress=ticks.append)["finished"]
     rates = [tick.values["learning_rate"] for tick in ticks]
-    assert rates[0] == pytest.approx(learning_rate(long, share)), "by the new length's share"
+    assert rates[0] == pytest.approx(learning_rate(long, share))
     assert rates[-1] == pytest.approx(learning_rate(long, 1.0))
     assert "finished already" in run(tmp_path, long)["message"]
 
@@ -188,40 +166,40 @@ def test_a_finished_run_continues_from_its_uncalibrated_weights(tmp_path: Path) 
     assert (card["step"], card["finished"], card["calibration"]) == (8, False, None)
     factor = finished["calibration"]["factor"]
     for name, tensor in load(tmp_path)[0].state_dict().items():
-        wanted = before[name] / factor if name.startswith("value.6.") else before[name]
-        assert torch.allclose(tensor, wanted, atol=1e-6), name
+        expected = before[name] / factor if name.startswith("value.6.") else before[name]
+        assert torch.allclose(tensor, expected, atol=1e-6), name
     card = run(tmp_path, replace(CONFIG, save_seconds=1.0))
     assert (card["step"], card["finished"]) == (12, True)
     assert card["calibration"] is not None
 
 
-def test_a_short_run_has_a_curve_and_its_speed_excludes_compiling(
+def test_a_short_run_has_many_lines_and_its_speed_excludes_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first step, which compiles, takes a minute, each other step a second."""
+    """The first step, which compiles, takes a minute; other steps and validations take a second."""
     clock, limits = [0.0], list[int]()
 
-    def step(*arguments: Any) -> torch.Tensor:
+    def take_timed_step(*arguments: Any) -> torch.Tensor:
         clock[0] += 1.0 if clock[0] else 60.0
         return take_step(*arguments)
 
-    def measure(*arguments: Any) -> dict[str, float]:
+    def validate_timed(*arguments: Any) -> dict[str, float]:
         clock[0] += 1.0
         limits.append(arguments[2])
         return validate(*arguments)
 
     monkeypatch.setattr("model.training.loop.time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    monkeypatch.setattr("model.training.loop.take_step", step)
-    monkeypatch.setattr("model.training.loop.validate", measure)
+    monkeypatch.setattr("model.training.loop.take_step", take_timed_step)
+    monkeypatch.setattr("model.training.loop.validate", validate_timed)
     monkeypatch.setattr("model.training.loop.REPORT_STEPS", 50)
     monkeypatch.setattr("model.training.loop.MIN_METRICS_LINES", 20)
     ticks: list[Tick] = []
     card = run(tmp_path, replace(CONFIG, steps=None, minutes=1.5), progress=ticks.append)
     assert card["seconds"] == pytest.approx(90.0, abs=2)
-    lines = read_metrics(tmp_path)
-    name = "positions_per_second"
-    speeds = [found[name] for found in (*lines, *(tick.values for tick in ticks)) if name in found]
-    assert max(speeds) == pytest.approx(16.0), "17 and more would count the first step"
+    lines, name = read_metrics(tmp_path), "positions_per_second"
+    reports = (*lines, *(tick.values for tick in ticks))
+    speeds = [report[name] for report in reports if name in report]
+    assert max(speeds) == pytest.approx(16.0), "it would be higher with the first step's positions"
     assert min(speeds) >= 8.0, "a validation takes a second"
     assert 15 <= len([line for line in lines if "loss" in line]) <= 25
     assert 5 <= len([line for line in lines if "validation_top1" in line]) <= 8
@@ -237,92 +215,75 @@ def test_ticks_count_up_to_the_total(tmp_path: Path, monkeypatch: pytest.MonkeyP
         *((step, False) for step in range(1, 13)),
         (12, True),
     ]
-    figures = {"loss", "top1", "learning_rate"}
-    assert set(ticks[0].values) == figures, "the first step compiles: its time is no speed"
-    timed = figures | {"positions_per_second", "data_wait"}
+    untimed = {"loss", "top1", "learning_rate"}
+    assert set(ticks[0].values) == untimed, "the first step is not timed, because it compiles"
+    timed = untimed | {"positions_per_second", "data_wait"}
     assert all(set(tick.values) == timed for tick in ticks[1:-1])
     rates = [tick.values["learning_rate"] for tick in ticks]
     assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate
 
 
 def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
-    """Labels of the validation rows are others than those trained on, so learning harms them."""
+    """The validation rows have nothing in common with the training rows, so learning harms them."""
     unseen = [batch(16, 99)]
     options = {"learning_rate": 0.05, "ema": 0.0, "validation_every_steps": 2}
     config = replace(CONFIG, steps=200, patience=3, **options)
     card = run(tmp_path, config, validation=lambda: iter(unseen))
-    measured = [
+    validations = [
         (line["validation_cross_entropy"] + line["validation_calibrated_value_brier"], line["step"])
         for line in read_metrics(tmp_path)
         if "validation_top1" in line
     ]
-    best, step = min(measured)
+    best, step = min(validations)
     assert "finished early" in card["message"]
     assert card["monitor"]["best_step"] == step
     assert card["step"] == step + 3 * 2 < 200
-    figures = card["metrics"]
-    found = figures["validation_cross_entropy"] + figures["validation_value_brier"]
-    assert found == pytest.approx(best, abs=1e-5)
+    metrics = card["metrics"]
+    watched = metrics["validation_cross_entropy"] + metrics["validation_value_brier"]
+    assert watched == pytest.approx(best, abs=1e-5)
     run(tmp_path / "until", replace(config, patience=0), stop=after(step))
-    kept = load(tmp_path)[0].state_dict()
-    for name, tensor in saved_weights(tmp_path / "until", step).items():
+    kept, best_weights = (load(out)[0].state_dict() for out in (tmp_path, tmp_path / "until"))
+    for name, tensor in best_weights.items():
         # the value's last layer was calibrated
         factor = card["calibration"]["factor"] if name.startswith("value.6.") else 1.0
         assert torch.equal(kept[name], factor * tensor), name
 
 
-def test_with_patience_a_run_that_gets_worse_keeps_its_start(
+def test_with_patience_a_run_that_gets_worse_keeps_its_starting_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.monitor.SPIKE_NATS", float("inf"))
-    other = [batch(16, 99)]
+    unseen = [batch(16, 99)]
     config = replace(CONFIG, steps=40, learning_rate=0.05, ema=0.0, validation_every_steps=2)
-    before, after = tmp_path / "before", tmp_path / "after"
-    options: dict[str, Any] = {"validation": lambda: iter(other)}
-    run(before, config, batches=lambda step: itertools.cycle(other), **options)
-    card = run(after, replace(config, steps=6, patience=9), start=before, **options)
-    steps = [line["step"] for line in read_metrics(after) if "validation_top1" in line]
+    start, out = tmp_path / "start", tmp_path / "out"
+    options: dict[str, Any] = {"validation": lambda: iter(unseen)}
+    run(start, config, batches=lambda step: itertools.cycle(unseen), **options)
+    card = run(out, replace(config, steps=6, patience=9), start=start, **options)
+    steps = [line["step"] for line in read_metrics(out) if "validation_top1" in line]
     assert steps == [0, 2, 4, 6]
     assert card["monitor"]["best_step"] == 0
-    kept, started = (load(folder)[0].state_dict() for folder in (after, before))
+    kept, started = (load(folder)[0].state_dict() for folder in (out, start))
     for name, tensor in started.items():
         assert torch.equal(kept[name], tensor) or name.startswith("value.6."), name
 
 
-def test_a_monitor_remembers_the_lowest_and_the_best() -> None:
-    config, monitor = TrainConfig(steps=1, validation_every_steps=1, patience=2), RunMonitor()
-    assert [monitor.find_spike(loss) for loss in (5.0, 3.0, 5.9)] == [None] * 3
-    assert "rose from 3.000 to 6.100" in str(monitor.find_spike(6.1))
-    assert "not finite" in str(monitor.find_spike(float("nan")))
-    course = [(2.0, 0.2), (1.5, 0.2), (1.49, 0.25), (1.5, 0.2)]  # the policy, and the value
-    better = [
-        monitor.add_validation({"cross_entropy": policy, "calibrated_value_brier": value}, step)
-        for step, (policy, value) in enumerate(course)
-    ]
-    assert better == [True, True, False, False]
-    assert (monitor.best_step, monitor.is_exhausted(config)) == (1, True)
-    assert RunMonitor(**json.loads(json.dumps(monitor.model_dump()))) == monitor
-
-
-def poisoned(at: int, spoil: Callable[[Batch], None]) -> Batches:
-    def open_batches(step: int) -> Iterator[Batch]:
-        for rows in stream()(step):
-            if step == at:
-                spoil(rows)
-            yield rows
-            step += 1
-
-    return open_batches
+def test_the_loss_is_compared_with_its_lowest_value() -> None:
+    monitor = RunMonitor()
+    assert [monitor.describe_spike(loss) for loss in (5.0, 3.0, 5.9)] == [None] * 3
+    assert "rose from 3.000 to 6.100" in str(monitor.describe_spike(6.1))
+    assert "not finite" in str(monitor.describe_spike(float("nan")))
 
 
 def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(tmp_path: Path) -> None:
-    def spoil(rows: Batch) -> None:
-        rows["planes"][0, 13:] = 0
-        rows["planes"][0, 13] = 1
-        rows["label"][0] = 4095
+    def open_batches(step: int) -> Iterator[Batch]:
+        for rows in stream()(step):
+            if step == 6:
+                rows["planes"][0, 13:], rows["planes"][0, 13], rows["label"][0] = 0, 1, 4095
+            yield rows
+            step += 1
 
     with pytest.raises(IllegalTargetError, match="1 of 16 labels are not legal moves"):
-        run(tmp_path, replace(CONFIG, save_seconds=0.0), batches=poisoned(6, spoil))
+        run(tmp_path, replace(CONFIG, save_seconds=0.0), batches=open_batches)
     assert load(tmp_path)[1]["step"] == 6
     assert run(tmp_path)["finished"]
 
@@ -330,15 +291,15 @@ def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(tmp_path: Path) 
 def test_a_spike_stops_the_run_and_keeps_the_last_good_state(
     whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One step's loss is a thousand times too large, and not infinite."""
+    """One step's loss is a thousand times too large, but finite."""
     calls = itertools.count()
 
-    def spoil(*arguments: Any) -> dict[str, torch.Tensor]:
+    def compute_losses(*arguments: Any) -> dict[str, torch.Tensor]:
         losses = row_losses(*arguments)
         return losses | {"loss": losses["loss"] * (1000.0 if next(calls) == 5 else 1.0)}
 
     with monkeypatch.context() as patch:
-        patch.setattr("model.training.step.row_losses", spoil)
+        patch.setattr("model.training.step.row_losses", compute_losses)
         patch.setattr("model.training.loop.REPORT_STEPS", 1)
         with pytest.raises(DivergedError, match=r"in steps 5 to 6; .* last save"):
             run(tmp_path, replace(CONFIG, save_seconds=0.0))
@@ -370,13 +331,13 @@ def test_runs_that_cannot_begin_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     patient = replace(CONFIG, validation_every_steps=2, patience=2)
     epochs = replace(CONFIG, steps=None, epochs=1.5)
-    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"out": tmp_path / "file"}, CheckpointError, "cannot be created"),
         ({"config": epochs}, TrainConfigError, "number of rows in an epoch"),
         ({"config": patient, "validation": None}, TrainConfigError, "no validation positions"),
         ({"config": patient, "validation": lambda: iter([])}, TrainConfigError, "a known move"),
     ]
-    for options, error, message in wrong:
+    for options, error, message in cases:
         with pytest.raises(error, match=message):
             run(**{"out": tmp_path / "net"} | options)
     with lock_directory(tmp_path / "net"), pytest.raises(CheckpointBusyError, match="net"):

@@ -1,4 +1,4 @@
-"""Targets and losses against one slow reference, which reads a batch as it comes from shards."""
+"""Targets and losses equal a slow reference, which computes them from the columns of shards."""
 
 import math
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ from model.training.targets import (
     EVAL_MARGIN,
     NO_EVAL,
     IllegalTargetError,
+    find_visited,
     resolve_targets,
     wdl_from_centipawns,
     wdl_from_score,
@@ -40,26 +41,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "evaluations alone": {"eval_blend": 1.0},
     "both": {"teach": "both", "search_value_share": 0.4},
     "no results": {"teach": "both", "search_value_share": 0.4, "results": False},
-    "nothing of the value": {"eval_blend": 0.0, "results": False},
+    "no value targets": {"eval_blend": 0.0, "results": False},
     "value": {"teach": "value"},
-    "moves of people": {"teach": "value", "keep_policy": False},
-    "share of none": {"teach": "value", "search_value_share": 0.0},
+    "value and human moves": {"teach": "value", "keep_policy": False},
+    "no search values": {"teach": "value", "search_value_share": 0.0},
 }
+VISIT = np.dtype([("label", np.uint16), ("share", np.float32)])
 OTHERS = ("chessmarro", "chess-policy", "chess-policy-only", "self-learning")
 CASES = [("fianchetto-s", option) for option in OPTIONS]
 CASES += [(name, option) for name in OTHERS for option in ("usual", "temperature", "both", "value")]
 
 
 def mixed_rows() -> dict[str, Any]:
-    """Return rows of every kind: searched, evaluated, without a move, and of no game."""
+    """Return rows of which some are searched or evaluated, and some have no move or no game."""
     rows, random = dict(playout_rows(ROWS, seed=7)), np.random.default_rng(1)
-    kind = np.dtype([("label", np.uint16), ("share", np.float32)])
     visits = np.empty(ROWS, object)
     for row in np.flatnonzero(random.random(ROWS) < 0.4):
         labels = np.flatnonzero(legal_mask(rows["planes"][row : row + 1])[0])[:6]
         shares = random.random(len(labels)) * (random.random(len(labels)) < 0.8)
         shares[0] = 0.5
-        visits[row] = np.array(list(zip(labels, shares, strict=True)), kind)
+        visits[row] = np.array(list(zip(labels, shares, strict=True)), VISIT)
     searched = np.array([moves is not None for moves in visits])
     nan = np.float32("nan")
     rows["visits"] = visits
@@ -73,26 +74,22 @@ def mixed_rows() -> dict[str, Any]:
     return rows
 
 
-def evaluation(centipawns: float) -> list[float]:
-    return wdl_from_centipawns(np.array([centipawns]))[0].tolist()
-
-
-def reference(
+def reference_loss(
     config: TrainConfig,
     preset: Preset,
     batch: Mapping[str, Any],
     at: int,
-    answer: tuple[np.ndarray, np.ndarray, float],
-    kept: np.ndarray | None,
+    outputs: tuple[np.ndarray, np.ndarray, float],
+    reference_logits: np.ndarray | None,
 ) -> tuple[float, np.ndarray]:
-    """Return a row's loss and its gradient by the logits, in float64, by the definitions."""
-    z, wdl, left = answer
+    """Return the loss of the row `at` and its gradient by the logits, in float64."""
+    z, wdl, left = outputs
     row = {name: column[at] for name, column in batch.items()}
     legal = legal_labels(to_bytes(batch["planes"][at : at + 1]), len(z))[0].numpy()
-    everything = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
-    shares = np.where(legal, everything, 0.0) / everything[legal].sum()
+    softmax = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
+    policy = np.where(legal, softmax, 0.0) / softmax[legal].sum()
 
-    # the policy's target: visits, else the move that was played, else the policy to keep
+    # the policy's target: visits, else the move that was played, else the reference policy
     target, searched = np.zeros(len(z)), row["visits"] is not None
     legality = config.legality_weight
     if searched and config.teach != "value":
@@ -112,32 +109,30 @@ def reference(
         target = (1 - smoothing) * target + smoothing * legal / legal.sum()
     else:
         legality = 0.0
-        if kept is not None:
-            powers = np.exp(kept - kept[legal].max()) * legal
+        if reference_logits is not None:
+            powers = np.exp(reference_logits - reference_logits[legal].max()) * legal
             target = powers / powers.sum()
-    logs = np.log(np.where(legal, shares, 1.0))
-    loss = -(target * logs).sum() - legality * math.log(everything[legal].sum())
-    gradient = target.sum() * shares - target + legality * (everything - shares)
+    log_policy = np.log(np.where(legal, policy, 1.0))
+    loss = -(target * log_policy).sum() - legality * math.log(softmax[legal].sum())
+    gradient = target.sum() * policy - target + legality * (softmax - policy)
 
     # the value's target: the result, an evaluation and a search's value by their shares
-    has_game = row["plies"] > 0
-    parts: list[list[float]] = []
+    has_game, value_target = row["plies"] > 0, None
     if has_game and config.results:
-        parts.append([float(row["result"] == score) for score in (1, 0, -1)])
+        value_target = np.array([float(row["result"] == score) for score in (1, 0, -1)])
     if config.eval_blend and row["eval"] != NO_EVAL:
-        share = config.eval_blend if parts else 1.0
-        blended = [share * it for it in evaluation(row["eval"])]
-        parts = [[(1 - share) * it for it in part] for part in parts] + [blended]
+        share = 1.0 if value_target is None else config.eval_blend
+        rest = 0.0 if value_target is None else (1 - share) * value_target
+        value_target = share * wdl_from_centipawns(np.array([row["eval"]]))[0] + rest
     if config.teach != "policy" and config.search_value_share and searched:
         value = row["root_value"] if math.isnan(row["best_value"]) else row["best_value"]
-        share = config.search_value_share if parts and has_game else 1.0
-        taught = [share * it for it in wdl_from_score(np.array([value]))[0]]
-        parts = [[(1 - share) * it for it in part] for part in parts] + [taught]
-    if parts and preset.value != "none":
-        wanted = np.sum(parts, 0)
-        error = (wdl[0] - wdl[2]) - (wanted[0] - wanted[2])
+        share = config.search_value_share if value_target is not None and has_game else 1.0
+        rest = 0.0 if value_target is None else (1 - share) * value_target
+        value_target = share * wdl_from_score(np.array([value]))[0] + rest
+    if value_target is not None and preset.value != "none":
+        error = (wdl[0] - wdl[2]) - (value_target[0] - value_target[2])
         if config.value_loss == "auto" and preset.value == "wdl":
-            loss -= config.value_weight * (wanted * np.log(wdl)).sum()
+            loss -= config.value_weight * (value_target * np.log(wdl)).sum()
         elif config.value_loss == "huber":
             size = abs(error)
             loss += config.value_weight * (size**2 / 2 if size < 0.5 else 0.5 * (size - 0.25))
@@ -159,22 +154,22 @@ def test_losses_and_gradients_equal_the_reference(name: str, option: str) -> Non
     outputs = {"wdl": 3, "tanh": 1, "none": 0}[preset.value]
     wdl = log_wdl(preset.value, torch.randn(ROWS, outputs, generator=random))
     left = 60 * torch.rand(ROWS, generator=random) if preset.moves_left else None
-    kept = torch.randn(ROWS, size, generator=random) if config.teach == "value" else None
-    columns = resolve_targets(config, preset, batch, keeps=kept is not None)
+    reference = torch.randn(ROWS, size, generator=random) if config.teach == "value" else None
+    columns = resolve_targets(config, preset, batch, find_visited(config, batch))
     rows = {column: to_tensor(values) for column, values in columns.items()}
-    legal = legal_labels(to_bytes(batch["planes"]), size)
-    found = row_losses(config, preset.value, Prediction(logits, wdl, left), rows, legal, kept)
-    found["loss"].sum().backward()
+    legal, prediction = legal_labels(to_bytes(batch["planes"]), size), Prediction(logits, wdl, left)
+    losses = row_losses(config, preset.value, prediction, rows, legal, reference)["loss"]
+    losses.sum().backward()
     assert logits.grad is not None
     for at in range(ROWS):
-        answer = (
+        outputs = (
             logits[at].detach().double().numpy(),
             wdl[at].double().exp().numpy(),
             0.0 if left is None else float(left[at]),
         )
-        keeps = None if kept is None else kept[at].double().numpy()
-        loss, gradient = reference(config, preset, batch, at, answer, keeps)
-        assert float(found["loss"][at].detach()) == pytest.approx(loss, abs=2e-4), at
+        reference_logits = None if reference is None else reference[at].double().numpy()
+        loss, gradient = reference_loss(config, preset, batch, at, outputs, reference_logits)
+        assert float(losses[at].detach()) == pytest.approx(loss, abs=2e-4), at
         assert np.allclose(logits.grad[at].numpy(), gradient, atol=1e-5), at
 
 
@@ -184,7 +179,8 @@ def test_rows_without_a_legal_move_have_no_loss() -> None:
     batch |= {"result": np.zeros(2, np.int8), "plies": np.zeros(2, np.int64)}
     preset = presets()["fianchetto-xs"]
     config = TrainConfig(steps=1, label_smoothing=0.1)
-    rows = {name: to_tensor(it) for name, it in resolve_targets(config, preset, batch).items()}
+    columns = resolve_targets(config, preset, batch, find_visited(config, batch))
+    rows = {name: to_tensor(column) for name, column in columns.items()}
     prediction = Prediction(logits, torch.zeros(2, 3).log_softmax(1))
     legal = legal_labels(to_bytes(batch["planes"]))
     loss = row_losses(config, "wdl", prediction, rows, legal)["loss"]
@@ -196,16 +192,15 @@ def test_rows_without_a_legal_move_have_no_loss() -> None:
 
 @pytest.mark.parametrize("where", ["label", "visits"])
 def test_an_illegal_target_is_refused(where: str) -> None:
-    batch, preset = dict(playout_rows(8, seed=1)), presets()["fianchetto-xs"]
+    batch, config = dict(playout_rows(8, seed=1)), TrainConfig(steps=1)
     illegal = int(np.flatnonzero(~legal_mask(batch["planes"][3:4])[0])[0])
     if where == "label":
         batch["label"][3] = illegal
     else:
         batch["visits"] = np.empty(8, object)
-        kind = np.dtype([("label", np.uint16), ("share", np.float32)])
-        batch["visits"][3] = np.array([(illegal, 0.5)], kind)
+        batch["visits"][3] = np.array([(illegal, 0.5)], VISIT)
     with pytest.raises(IllegalTargetError, match="labels are not legal moves"):
-        resolve_targets(TrainConfig(steps=1), preset, batch)
+        resolve_targets(config, presets()["fianchetto-xs"], batch, find_visited(config, batch))
 
 
 def test_evaluations_become_symmetric_probabilities() -> None:
@@ -219,9 +214,9 @@ def test_evaluations_become_symmetric_probabilities() -> None:
     assert wdl_from_centipawns(np.array([EVAL_MARGIN]))[0, 0] == pytest.approx(0.5)
 
 
-def test_scores_of_searches_invert_the_probabilities_of_evaluations() -> None:
-    chances = wdl_from_centipawns(np.arange(-1000, 1001, 50))
-    assert np.allclose(wdl_from_score(chances[:, 0] - chances[:, 2]), chances, atol=1e-9)
+def test_wdl_from_score_inverts_wdl_from_centipawns() -> None:
+    evaluated = wdl_from_centipawns(np.arange(-1000, 1001, 50))
+    assert np.allclose(wdl_from_score(evaluated[:, 0] - evaluated[:, 2]), evaluated, atol=1e-9)
     scores = np.array([-1.0, -0.999, -0.5, -0.01, 0.0, 0.3, 0.97, 1.0, 1.02])
     wdl = wdl_from_score(scores)
     assert np.allclose(wdl[:, 0] - wdl[:, 2], scores.clip(-1, 1), atol=3e-6)

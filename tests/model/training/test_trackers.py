@@ -16,45 +16,44 @@ from model.training.config import TrainConfigError
 from model.training.monitor import read_metrics
 from tests.model.training.test_loop import CONFIG, run
 
-Lines = dict[int, dict[str, float]]
+MetricsByStep = dict[int, dict[str, float]]
 
 
-def lines_of(folder: Path) -> Lines:
-    """Return the figures of metrics.jsonl by step."""
-    found: Lines = {}
+def read_by_step(folder: Path) -> MetricsByStep:
+    """Return the metrics of metrics.jsonl by step."""
+    by_step: MetricsByStep = {}
     for line in read_metrics(folder):
-        figures = {name: value for name, value in line.items() if name != "step"}
-        found.setdefault(line["step"], {}).update(figures)
-    return found
+        by_step.setdefault(line.pop("step"), {}).update(line)
+    return by_step
 
 
-def module(name: str, written: Lines, ended: list[str]) -> ModuleType:
+def make_module(name: str, written: MetricsByStep, ended: list[str]) -> ModuleType:
     """Return a module with the functions of wandb and mlflow that training calls."""
-    made: Any = ModuleType(name)
-    made.__spec__ = SimpleNamespace()
+    module: Any = ModuleType(name)
+    module.__spec__ = SimpleNamespace()
 
-    def log(figures: dict[str, float], step: int) -> None:
-        written.setdefault(step, {}).update(figures)
+    def log(metrics: dict[str, float], step: int) -> None:
+        written.setdefault(step, {}).update(metrics)
 
-    made.init = lambda **_: SimpleNamespace(log=log, finish=lambda: ended.append(name))
-    made.set_experiment = made.start_run = lambda *_, **__: None
-    made.log_metrics, made.end_run = log, lambda: ended.append(name)
-    return made  # type: ignore[no-any-return]
+    module.init = lambda **_: SimpleNamespace(log=log, finish=lambda: ended.append(name))
+    module.set_experiment = module.start_run = lambda *_, **__: None
+    module.log_metrics, module.end_run = log, lambda: ended.append(name)
+    return module  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_tracker_receives_the_lines_of_the_metrics(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, ended = Lines(), list[str]()
-    monkeypatch.setitem(sys.modules, name, module(name, written, ended))
+    written, ended = MetricsByStep(), list[str]()
+    monkeypatch.setitem(sys.modules, name, make_module(name, written, ended))
     run(tmp_path, replace(CONFIG, log=name))
-    assert written == lines_of(tmp_path)
-    assert any("validation_top1" in figures for figures in written.values())
+    assert written == read_by_step(tmp_path)
+    assert any("validation_top1" in metrics for metrics in written.values())
     assert ended == [name]
 
 
-def test_tensorboard_reads_the_same_figures(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_same_metrics(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -62,14 +61,14 @@ def test_tensorboard_reads_the_same_figures(tmp_path: Path) -> None:
     run(tmp_path, replace(CONFIG, log="tensorboard"))
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    found: Lines = {}
+    found: MetricsByStep = {}
     for tag in events.Tags()["scalars"]:
         for event in events.Scalars(tag):
             found.setdefault(event.step, {})[tag] = event.value
-    expected = lines_of(tmp_path)
+    expected = read_by_step(tmp_path)
     assert found.keys() == expected.keys()
-    for step, figures in expected.items():
-        assert found[step] == pytest.approx(figures, rel=1e-6)
+    for step, metrics in expected.items():
+        assert found[step] == pytest.approx(metrics, rel=1e-6)
 
 
 def test_a_missing_tracker_is_refused_before_anything_is_written(

@@ -1,6 +1,4 @@
-"""A run that is killed, again and again and anywhere, ends with the weights of one that never
-was.
-"""
+"""A repeatedly killed run ends with the weights of an uninterrupted one."""
 
 import os
 import random
@@ -38,38 +36,37 @@ loop.train(config, TINY, batches, Path(sys.argv[1]), validation=lambda: iter(row
 """
 
 
-def run_forked(out: Path, kill_at: int = 0) -> int:
-    """Train in a process that kills itself at a file operation, if any; return its status."""
+def train_forked(out: Path, kill_at: int = 0) -> int:
+    """Train in a process, killed at file operation `kill_at` if given, and return its status."""
     variables = {"OMP_NUM_THREADS": "1"} | ({forked.KILL_AT: str(kill_at)} if kill_at else {})
-    words = [sys.executable, "-c", RUN, str(out)]
-    return forked.Popen(words, cwd=REPOSITORY, env=os.environ | variables).wait()
+    command = [sys.executable, "-c", RUN, str(out)]
+    return forked.Popen(command, cwd=REPOSITORY, env=os.environ | variables).wait()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_a_repeatedly_killed_run_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
-    chance = random.Random(5)
-    assert run_forked(tmp_path / "whole") == 0
+    random_operation = random.Random(5)
+    assert train_forked(tmp_path / "whole") == 0
     whole = read_card(tmp_path / "whole")
-    killed, number, finished = 0, 0, []
+    killed, finished = 0, list[Path]()
     while killed < kills or not finished:
-        out = tmp_path / str(number)
+        out = tmp_path / str(len(finished))
         # about ten file operations a step
-        ended = run_forked(out, chance.randrange(1, 90) if killed < kills else 0)
-        if ended == -signal.SIGKILL:
+        status = train_forked(out, random_operation.randrange(1, 90) if killed < kills else 0)
+        if status == -signal.SIGKILL:
             killed += 1
             if (out / CARD_FILE).exists():
-                load(out)  # whatever moment it was, what is there is whole
+                load(out)  # a checkpoint is never left damaged
         else:
-            assert ended == 0
+            assert status == 0
             finished.append(out)
-            number += 1
     for out in finished:
         card = read_card(out)
         assert card["finished"]
         assert card["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
         assert card["monitor"]["best"] == whole["monitor"]["best"]
-        measured = [line["step"] for line in read_metrics(out) if "validation_top1" in line]
-        assert measured == [6, 12, 15]
+        validated = [line["step"] for line in read_metrics(out) if "validation_top1" in line]
+        assert validated == [6, 12, 15]
         names = [{path.name for path in folder.iterdir()} for folder in (out, tmp_path / "whole")]
         assert names[0] == names[1]

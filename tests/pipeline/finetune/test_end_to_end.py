@@ -25,7 +25,7 @@ from model import load as load_player
 from model.checkpoint import load, read_card
 from model.training.config import TrainConfig
 from model.training.loop import train
-from model.training.monitor import CALIBRATED
+from model.training.monitor import CALIBRATED_PREFIX
 from pipeline.dataset.batches import Batches
 from pipeline.evaluation.report import PositionFilter, report
 from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
@@ -159,7 +159,7 @@ def test_a_seed_keeps_its_search_correction_if_its_value_is_not_rescaled(
     assert card["human_search"]
     card |= {"calibration": None, "config": {}}
     (tmp_path / "net" / "checkpoint.json").write_text(json.dumps(card))
-    figures = {"value_factor": factor, "value_brier": 0.2, f"{CALIBRATED}value_brier": 0.2}
+    figures = {"value_factor": factor, "value_brier": 0.2, f"{CALIBRATED_PREFIX}value_brier": 0.2}
     monkeypatch.setattr("model.training.monitor.validate", lambda *given: figures)
     monkeypatch.setattr("pipeline.finetune.stages.open_validation", lambda *given: lambda: ())
     write_supervised(tmp_path / "net", [], tmp_path / "seed", {"generation": 0})

@@ -20,7 +20,7 @@ from engine.progress import Tick, silent
 from model.checkpoint import load
 from model.inference.evaluator import evaluator
 from model.inference.export import ExportError
-from model.network.preset import preset_from_row
+from model.network.preset import preset_from_dict
 from model.network.presets import UnknownPresetError, preset
 from model.training.config import TrainConfig
 from pipeline.cli.commands.networks import Export
@@ -211,9 +211,9 @@ def test_a_checkpoint_with_an_older_preset_row_keeps_it(
         stop=lambda: True,
         start=tmp_path / "old",
     )
-    assert preset_from_row(card["preset"]) == older != preset("fianchetto-xs")
+    assert preset_from_dict(card["preset"]) == older != preset("fianchetto-xs")
     again = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "new", start=tmp_path / "old")
-    assert preset_from_row(again["preset"]) == older
+    assert preset_from_dict(again["preset"]) == older
 
 
 def test_the_speed_of_real_blitz_and_rapid_games_reaches_network_and_report(

@@ -168,7 +168,7 @@ def test_the_policy_is_kept_where_searches_teach_only_the_value(
     card = tune(made, tmp_path / "stopped", config, **options)
     assert weights(card) == weights(read_card(tmp_path / "whole"))
     tune(made, tmp_path / "people", replace(config, keep_policy=False), **options)
-    monkeypatch.setattr("model.training.save.keep_policy", lambda run, weights: None)
+    monkeypatch.setattr("model.training.save.set_reference", lambda run, weights: None)
     tune(made, tmp_path / "free", config, **options)
     rows = next(
         Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0)
