@@ -5,6 +5,7 @@ sent to TensorBoard, Weights & Biases or MLflow.
 """
 
 import json
+import os
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -192,6 +193,8 @@ class MetricsLog:
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # a save may follow, which must not outlive its line
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
         if self.tracker is not None:
