@@ -26,7 +26,9 @@ README_FILE, DATA_CARD_FILE = "README.md", "CARD.md"
 DATASET_PREFIX = "datasets/"
 """Prefix of a dataset's name in `repo`, as in the hub's URLs."""
 PULLED_FILES = {
-    "model": re.compile(rf"{CARD_FILE}|{ONNX_FILE}|{README_FILE}|weights-[\w-]+\.safetensors", re.ASCII),
+    "model": re.compile(
+        rf"{CARD_FILE}|{ONNX_FILE}|{README_FILE}|weights-[\w-]+\.safetensors", re.ASCII
+    ),
     "dataset": re.compile(rf"{MANIFEST}|{DATA_CARD_FILE}|{README_FILE}|[\w.-]+\.parquet", re.ASCII),
 }
 """Names of files to download, by the kind of repository. They contain no path, so nothing is

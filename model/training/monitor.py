@@ -5,8 +5,8 @@ sent to TensorBoard, Weights & Biases or MLflow.
 """
 
 import json
-import os
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
