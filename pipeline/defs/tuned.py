@@ -20,7 +20,7 @@ from pipeline.defs.pages.metadata import CODE_VERSION
 from pipeline.defs.resources import SAMPLE_KEY, Datasets
 from pipeline.defs.steps import find_input, find_inputs, find_own_set, report_user_errors, run_step
 from pipeline.finetune.loop import finetune
-from pipeline.finetune.strength import strength
+from pipeline.finetune.strength import measure_strength
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.stores import file_hash
 
@@ -89,7 +89,7 @@ def strength_report(
             raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
         best = file_hash(card)
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
-        work = partial(strength, tuned, out, simulations=options.simulations, games=options.games)
+        work = partial(measure_strength, tuned, out, simulations=options.simulations, games=options.games)
         work = partial(work, hand_written=64, engine=datasets.uci_engine, nodes=(100,))
         result = run_step(context, work, lock=out)
     return Result(

@@ -37,7 +37,7 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
         choice = player.choose(
             board, heat, rating=ratings[side], opponent_rating=ratings[1 - side], random=random
         )
-        if result := resign_or_agree(board, choice, ratings[side], random):
+        if result := find_early_result(board, choice, ratings[side], random):
             break
         if board.ply() > 1:  # clocks start after each side's first move
             spent = min(base / 60 * random.exponential(), clocks[side] / 12)
@@ -64,7 +64,7 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
     return f"{head}\n\n{' '.join([*words, result])}\n\n"
 
 
-def resign_or_agree(
+def find_early_result(
     board: chess.Board, choice: Choice, rating: int, random: np.random.Generator
 ) -> str:
     """Return the result if the mover resigns or both agree to a draw, else an empty string."""

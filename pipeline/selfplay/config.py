@@ -16,7 +16,7 @@ from pipeline.ingest.chunk import IngestConfig
 SourceName = Literal["games", "people", "near"]
 ONNX_DEVICE: Literal["onnx"] = "onnx"
 """Device name for onnxruntime, which runs the model.onnx beside the checkpoint's card."""
-VAL_SHARE = 0.05
+VALIDATION_SHARE = 0.05
 """Share of games held out for validation, chosen by a hash of their moves."""
 
 
@@ -24,7 +24,7 @@ class ExploreError(UserError):
     """Self-play cannot start, resume or finish; finished work is kept."""
 
 
-def _search() -> SearchConfig:
+def _default_search() -> SearchConfig:
     # Temperature 1, because a flattened training target makes each generation flatter than the
     # last. Measured with Stockfish, 16 simulations of 8 moves give better targets than 32 of 16
     # with mctx's value scale, at half the cost (docs/findings.md).
@@ -51,7 +51,7 @@ class ExploreConfig(SelfPlayConfig):
     random moves away from human games (near)."""
     explorer: Literal["network", "hand-written"] = "network"
     """Player that searches: the checkpoint's network, or the hand-written player."""
-    search: SearchConfig = field(default_factory=_search)
+    search: SearchConfig = field(default_factory=_default_search)
     """Search settings for each move or position; positions of datasets are searched without
     noise."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -74,12 +74,14 @@ class ExploreConfig(SelfPlayConfig):
         return self.explorer != "hand-written"
 
     @property
-    def plays(self) -> bool:
+    def plays_games(self) -> bool:
         """Return whether games are played, rather than positions searched."""
         return self.source == "games"
 
     def ingest(self) -> IngestConfig:
         """Return the settings for writing rows; all searched positions go to the train split."""
-        if self.plays:
-            return IngestConfig(test_share=0.0, val_share=VAL_SHARE, seed=self.seed, chunk_mib=8)
+        if self.plays_games:
+            return IngestConfig(
+                test_share=0.0, val_share=VALIDATION_SHARE, seed=self.seed, chunk_mib=8
+            )
         return IngestConfig(planes="compact", seed=self.seed)

@@ -36,12 +36,12 @@ from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
 from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig
-from pipeline.selfplay.draw import POSITIONS, read_drawn
-from pipeline.selfplay.worker import RESULTS, Journals
+from pipeline.selfplay.draw import POSITIONS_FILE, read_drawn
+from pipeline.selfplay.worker import RESULT_TAGS, Journals
 from pipeline.storage.job_folder import JobFolder
 from pipeline.storage.stores import file_hash, publish, publish_json
 
-PGN, RECORDS = "games.pgn", "games.jsonl"
+PGN, RECORDS_FILE = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20
 """PGN text encoded at a time: about 300,000 half-moves, 185 MB of planes."""
 SHARD_ROWS = 1 << 16
@@ -58,7 +58,7 @@ def build_dataset(
     """Build the dataset from the journal, delete the journal, and return the manifest."""
     folder.discard()  # removes an earlier build that was killed
     folder.make_notes()
-    if config.plays:
+    if config.plays_games:
         sources = [_encode_games(folder, found, config).describe()]
     else:
         _encode_positions(folder, found, config.ingest())
@@ -79,7 +79,7 @@ def _encode_games(folder: JobFolder, found: Journals, config: ExploreConfig) -> 
             target.write(json.dumps(line.read()["record"], allow_nan=False).encode() + b"\n")
 
     publish(folder.files, PGN, len(lines), write_pgn)
-    publish(folder.files, RECORDS, len(lines), write_records)
+    publish(folder.files, RECORDS_FILE, len(lines), write_records)
     source = Source(str(folder.files / PGN))
     for chunk in read_chunks([source], CHUNK_BYTES):
         entries = [
@@ -103,7 +103,7 @@ def _encode_chunk(
     first_G = np.searchsorted(rows.game[:filled], np.arange(len(entries)))
     searches: list[list[Any]] = []
     for first, entry in zip(first_G.tolist(), entries, strict=True):
-        penalty = explore.draw_penalty if entry["record"]["result"] == RESULTS[0] else 0.0
+        penalty = explore.draw_penalty if entry["record"]["result"] == RESULT_TAGS[0] else 0.0
         for ply, value, best_value, *others in entry["searches"]:
             searches.append([first + ply, value - penalty, best_value - penalty, *others])
     rows_S = np.array([search[0] for search in searches], dtype=np.int64)
@@ -132,8 +132,8 @@ def _encode_chunk(
 def _encode_positions(folder: JobFolder, found: Journals, config: IngestConfig) -> None:
     """Write the shards of the searched positions, and their note for the manifest."""
     drawn, files, promotions = folder.journal, [], []
-    packed_NW, columns = read_drawn(drawn / POSITIONS)
-    for number, searches in enumerate(_batches(found)):
+    packed_NW, columns = read_drawn(drawn / POSITIONS_FILE)
+    for number, searches in enumerate(_batch_searches(found)):
         rows_S = np.array([search[0] for search in searches], dtype=np.int64)
         picked = {name: values[rows_S] for name, values in columns.items()}
         path, seed = folder.files / f"train-00000-{number}.parquet", (config.seed, number)
@@ -142,10 +142,12 @@ def _encode_positions(folder: JobFolder, found: Journals, config: IngestConfig) 
     games = pq.ParquetFile(drawn / GAMES).metadata.num_rows
     content = (drawn / GAMES).read_bytes()
     publish(folder.notes, "games-00000.parquet", games, lambda target: target.write(content))
-    _publish_note(folder, 0, file_hash(drawn / POSITIONS), games, np.concatenate(promotions), files)
+    _publish_note(
+        folder, 0, file_hash(drawn / POSITIONS_FILE), games, np.concatenate(promotions), files
+    )
 
 
-def _batches(found: Journals) -> Iterator[list[list[Any]]]:
+def _batch_searches(found: Journals) -> Iterator[list[list[Any]]]:
     """Yield the searches in order of position, in lists of at least SHARD_ROWS (last: the rest)."""
     searches: list[list[Any]] = []
     for number in sorted(found.finished):
@@ -174,14 +176,14 @@ def _write_shard(
     shuffled |= {"root_value": values_S2[:, 0], "best_value": values_S2[:, 1]}
     table = rows_table(packed_SW[order], shuffled | {"simulations": simulations_S}, form)
     place = table.schema.get_field_index("visits")
-    table = table.set_column(place, table.schema.field(place), _visits(searches))
+    table = table.set_column(place, table.schema.field(place), _make_visits_column(searches))
     done = publish(path.parent, path.name, len(table), partial(write_rows, table))
     split, _, _ = path.name.partition("-")
     sizes = {"rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
     return {"name": path.name, "split": split, **sizes}
 
 
-def _visits(searches: Sequence[Sequence[Any]]) -> pa.Array:
+def _make_visits_column(searches: Sequence[Sequence[Any]]) -> pa.Array:
     """Return the column `visits`: labels and their visit shares, normalized to sum to 1."""
     kind = schema().field("visits").type
     lengths_S = np.array([len(search[4]) for search in searches], dtype=np.int64)
@@ -217,7 +219,7 @@ def _publish_note(
     publish_json(folder.notes, part_name(index), note)
 
 
-def count_games(found: Journals) -> dict[str, Any]:
+def summarize_games(found: Journals) -> dict[str, Any]:
     """Return statistics of a generation's games."""
     endings: Counter[str] = Counter()
     results: Counter[str] = Counter()
@@ -235,7 +237,7 @@ def count_games(found: Journals) -> dict[str, Any]:
     return {
         "games": games,
         "results": dict(sorted(results.items())),
-        "decisive_share": round(1.0 - results[RESULTS[0]] / games, 6),
+        "decisive_share": round(1.0 - results[RESULT_TAGS[0]] / games, 6),
         "mean_plies": round(plies / games, 3),
         "endings": dict(sorted(endings.items())),
         "resignations": endings["resignation"],
@@ -245,7 +247,7 @@ def count_games(found: Journals) -> dict[str, Any]:
     }
 
 
-def count_searches(found: Journals, phases: Mapping[str, int]) -> dict[str, Any]:
+def summarize_searches(found: Journals, phases: Mapping[str, int]) -> dict[str, Any]:
     """Return statistics of searched positions; `phases` has the number drawn from each phase."""
     sums: Counter[str] = Counter()
     for line in found.finished.values():
@@ -258,7 +260,7 @@ def count_searches(found: Journals, phases: Mapping[str, int]) -> dict[str, Any]
     }
 
 
-def summarize(manifest: Mapping[str, Any]) -> str:
+def format_summary(manifest: Mapping[str, Any]) -> str:
     """Return the statistics of a generation as text."""
     found, rows = manifest["selfplay"], manifest["positions"]
     searched, seconds = found["searched"], found["timing"]["seconds"]

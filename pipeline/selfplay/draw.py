@@ -45,7 +45,7 @@ from pipeline.storage.stores import publish, publish_json
 
 LOG = logging.getLogger(__name__)
 
-POSITIONS, DRAWN = "positions.parquet", "drawn.json"
+POSITIONS_FILE, DRAWN_FILE = "positions.parquet", "drawn.json"
 SCANNED_COLUMNS = ("planes", "castling", "game", "ply", "eval")
 """Columns read to draw positions."""
 COPIED_COLUMNS = (
@@ -56,12 +56,12 @@ COPIED_COLUMNS = (
 CONTEXT_COLUMNS = (*LAST_MOVES, "clock", "elo", "opponent_elo", "base", "increment")
 """Further columns of a human position; null for positions after random moves. Searches do not read
 them."""
-PHASES = {"opening": 0.2, "middlegame": 0.5, "endgame": 0.3}
+PHASE_SHARES = {"opening": 0.2, "middlegame": 0.5, "endgame": 0.3}
 """Share of each phase among the drawn positions."""
-FIRST_PLY = 6
+MIN_PLY = 6
 """First ply of a game from which positions are drawn."""
 OPENING_PLIES = 20
-ENDGAME_PIECES = 6
+MAX_ENDGAME_PIECES = 6
 DECIDED_CENTIPAWNS, DECIDED_WEIGHT = 300, 0.25
 """Engine evaluation in centipawns from which a position counts as decided, and the weight of
 decided positions; all others have weight 1."""
@@ -70,7 +70,7 @@ MAX_CANDIDATES = 1 << 22
 
 MAX_RANDOM_MOVES = 4
 """Maximum number of random moves between a position of a game and the searched position."""
-BLOCK = 4096
+RANDOM_MOVE_BLOCK = 4096
 """Rows converted to boards at a time: a python-chess board takes two kilobytes."""
 _CANDIDATE_DTYPE = np.dtype(
     [("game", "u8"), ("key", "u8"), ("draw", "f8"), ("shard", "i4"), ("group", "i4"),
@@ -81,10 +81,10 @@ _CANDIDATE_DTYPE = np.dtype(
 
 
 def classify_phases(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return the index into PHASES, by the number of knights to queens, then by ply; uint8[R]."""
+    """Return the index into PHASE_SHARES, by the number of knights to queens, then by ply; uint8[R]."""
     pieces_R = np.bitwise_count(planes_RP[:, 2:10]).sum(axis=1)
     early_R = np.where(ply_R < OPENING_PLIES, 0, 1)
-    return np.where(pieces_R <= ENDGAME_PIECES, 2, early_R).astype(np.uint8)
+    return np.where(pieces_R <= MAX_ENDGAME_PIECES, 2, early_R).astype(np.uint8)
 
 
 def draw_positions(
@@ -101,13 +101,13 @@ def draw_positions(
     Raises ExploreError if no position can be drawn or, with `exact_count`, fewer than
     `config.count`. Raises DatasetError for a folder that is not a dataset, and Stopped.
     """
-    if (folder / DRAWN).exists():
-        drawn: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
+    if (folder / DRAWN_FILE).exists():
+        drawn: dict[str, Any] = json.loads((folder / DRAWN_FILE).read_bytes())
         return drawn
     opened = (Dataset.open(directory, progress, stop) for directory in datasets)
     used = [part for dataset in opened for part in dataset.parts if part.has("train")]
     shards = [(number, shard) for number, part in enumerate(used) for shard in part.shards("train")]
-    chosen = _draw(used, shards, config, progress, stop)
+    chosen = _draw_candidates(used, shards, config, progress, stop)
     # if there are too few positions, several random walks start from the same one
     if config.source == "near" and len(chosen):
         chosen = chosen[np.arange(config.count) % len(chosen)]
@@ -115,12 +115,12 @@ def draw_positions(
         named = ", ".join(map(str, datasets))
         if not len(chosen):
             raise ExploreError(
-                f"no position to search in the train split of {named} from half-move {FIRST_PLY} "
+                f"no position to search in the train split of {named} from half-move {MIN_PLY} "
                 "on: add a dataset with longer games"
             )
         there = (
             f"count is {config.count:,}, but the train split of {named} has only {len(chosen):,} "
-            f"distinct positions from half-move {FIRST_PLY} on"
+            f"distinct positions from half-move {MIN_PLY} on"
         )
         if exact_count:
             raise ExploreError(f"{there}: choose a smaller count")
@@ -132,17 +132,17 @@ def draw_positions(
         play_random_moves(rows, config.seed, progress, stop)
         rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT_COLUMNS}
     table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
-    games_table, sources = _read_games(games, used)
+    games_table, sources = _select_games(games, used)
     write_games = partial(pq.write_table, games_table, compression="zstd")
     publish(folder, GAMES, len(games), write_games)
-    publish(folder, POSITIONS, len(chosen), partial(write_rows, table))
-    counts = np.bincount(chosen["phase"], minlength=len(PHASES)).tolist()
+    publish(folder, POSITIONS_FILE, len(chosen), partial(write_rows, table))
+    counts = np.bincount(chosen["phase"], minlength=len(PHASE_SHARES)).tolist()
     drawn = {
         "positions": len(chosen),
-        "phases": dict(zip(PHASES, counts, strict=True)),
+        "phases": dict(zip(PHASE_SHARES, counts, strict=True)),
         "sources": sources,
     }
-    publish_json(folder, DRAWN, drawn)  # last: it marks the draw as complete
+    publish_json(folder, DRAWN_FILE, drawn)  # last: it marks the draw as complete
     return drawn
 
 
@@ -164,7 +164,7 @@ def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
     ]
 
 
-def _draw(
+def _draw_candidates(
     used: Sequence[Dataset],
     shards: Sequence[tuple[int, Shard]],
     config: ExploreConfig,
@@ -178,14 +178,14 @@ def _draw(
         games += dataset.page["games"]["used"] * positions["train"] / max(positions["total"], 1)
     per_game, before = max(1, math.ceil(config.count / max(games, 1.0))), -1
     while True:
-        candidates = _candidates(shards, per_game, config.seed, progress, stop)
-        chosen = _choose(candidates, config.count, per_game, config.seed)
+        candidates = _collect_candidates(shards, per_game, config.seed, progress, stop)
+        chosen = _choose_positions(candidates, config.count, per_game, config.seed)
         if len(chosen) in (config.count, before):
             return chosen
         before, per_game = len(chosen), 2 * per_game
 
 
-def _candidates(
+def _collect_candidates(
     shards: Sequence[tuple[int, Shard]], per_game: int, seed: int, progress: Progress, stop: Stop
 ) -> NDArray[Any]:
     """Return the best `per_game` candidates of each game and phase."""
@@ -200,7 +200,7 @@ def _candidates(
                         "stopped while positions were drawn; run the same command to start over"
                     )
                 rows = reader.read(group, SCANNED_COLUMNS, shard.games)
-                parts.append(_score(rows, number, group, member, seed))
+                parts.append(_score_rows(rows, number, group, member, seed))
                 have += len(parts[-1])
                 done += len(rows["ply"])
                 progress(Tick(done, total, "positions read", {}))
@@ -214,8 +214,8 @@ def _candidates(
     )
 
 
-def _score(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArray[Any]:
-    late_R = np.flatnonzero(rows["ply"] >= FIRST_PLY)
+def _score_rows(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArray[Any]:
+    late_R = np.flatnonzero(rows["ply"] >= MIN_PLY)
     found = np.empty(len(late_R), dtype=_CANDIDATE_DTYPE)
     found["shard"], found["group"], found["row"] = shard, group, late_R
     found["game"] = rows["game"][late_R].astype(np.uint64) | np.uint64(member << 32)
@@ -231,7 +231,7 @@ def _score(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArr
 
 def _select_best(found: NDArray[Any], count: int) -> NDArray[Any]:
     """Return the `count` candidates of each game and phase with the smallest draws."""
-    group_C = found["game"] * np.uint64(len(PHASES)) + found["phase"]
+    group_C = found["game"] * np.uint64(len(PHASE_SHARES)) + found["phase"]
     order = np.lexsort((found["draw"], group_C))
     return found[order[rank_in_group(group_C[order]) < count]]
 
@@ -246,9 +246,9 @@ def rank_in_group(sorted_C: NDArray[Any]) -> NDArray[np.int64]:
     return rank_C
 
 
-def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArray[Any]:
+def _choose_positions(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArray[Any]:
     """Return up to `count` distinct positions in random order, up to `per_game` from each game."""
-    shares = np.array(list(PHASES.values()))
+    shares = np.array(list(PHASE_SHARES.values()))
     phase_C = splitmix64(
         splitmix64(found["game"], seed + 1) ^ found["phase"].astype(np.uint64), seed
     )
@@ -291,7 +291,7 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
     return rows
 
 
-def _read_games(
+def _select_games(
     games_G: NDArray[np.uint64], used: Sequence[Dataset]
 ) -> tuple[pa.Table, list[Mapping[str, Any]]]:
     """Return the rows of the games in the games tables, and the sources they refer to."""
@@ -319,12 +319,12 @@ def play_random_moves(
     label, evaluation or result, and `plies` is 0. Raises Stopped.
     """
     rng, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
-    for first in range(0, count, BLOCK):
+    for first in range(0, count, RANDOM_MOVE_BLOCK):
         if stop():
             raise Stopped(
                 "stopped while random moves were played; run the same command to start over"
             )
-        part = {name: column[first : first + BLOCK] for name, column in rows.items()}
+        part = {name: column[first : first + RANDOM_MOVE_BLOCK] for name, column in rows.items()}
         boards = [to_board(position) for position in row_positions(part)]
         part["ply"] += np.array([_play_moves(board, rng) for board in boards], part["ply"].dtype)
         part["planes"][:] = planes_of(boards)
@@ -332,7 +332,7 @@ def play_random_moves(
         positions = [from_board(board) for board in boards]
         part["castling"][:] = [int(castling_bits(position)) for position in positions]
         part["ep_file"][:] = [int(en_passant_file(position)) for position in positions]
-        progress(Tick(min(first + BLOCK, count), count, "positions moved"))
+        progress(Tick(min(first + RANDOM_MOVE_BLOCK, count), count, "positions moved"))
     rows["label"][:] = NO_LABEL
     rows["eval"][:] = BATCH_SENTINELS["eval"]
     for name in ("plies", "promotion", "repetition", "result"):

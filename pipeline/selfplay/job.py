@@ -37,9 +37,14 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ONNX_DEVICE, ExploreConfig, ExploreError
-from pipeline.selfplay.dataset import build_dataset, count_games, count_searches, summarize_timing
-from pipeline.selfplay.draw import DRAWN, draw_positions, identify_datasets
-from pipeline.selfplay.worker import Journals, JournalWatch, Task, read_journals, work_on
+from pipeline.selfplay.dataset import (
+    build_dataset,
+    summarize_games,
+    summarize_searches,
+    summarize_timing,
+)
+from pipeline.selfplay.draw import DRAWN_FILE, draw_positions, identify_datasets
+from pipeline.selfplay.worker import JournalCounter, Journals, Task, read_journals, run_task
 from pipeline.storage.job_folder import SELFPLAY, JobFolder
 
 LOG = logging.getLogger(__name__)
@@ -49,7 +54,7 @@ MAX_LATE_SECONDS = 10.0
 """Maximum number of seconds that a shared folder may take to show all finished items."""
 GRACE_SECONDS = 15.0
 """Seconds in which processes may finish their move and their journal before they are cancelled."""
-METER_SECONDS = 5.0
+GPU_SAMPLE_SECONDS = 5.0
 """Seconds between two samples of a GPU's use."""
 GPU_PROCESS_BYTES = HOST_PROCESS_BYTES = 3 << 30
 """Memory of one process with a network on a GPU, in bytes: of the GPU, and of the machine."""
@@ -83,12 +88,12 @@ def explore(
     """
     if workers < 0:
         raise ConfigError("workers must be 0 or more")
-    if config.plays and datasets:
+    if config.plays_games and datasets:
         raise ConfigError(
             "self-play games need no datasets: remove them (--reanalyse), or choose the source "
             "people or near"
         )
-    if not config.plays and not datasets:
+    if not config.plays_games and not datasets:
         raise ConfigError(
             f"the source {config.source} searches positions of datasets: name at least one dataset"
         )
@@ -97,23 +102,25 @@ def explore(
         raise ConfigError(
             f"{engine} runs on CPUs: remove the device {config.device}, or use the engine {LOCAL}"
         )
-    identity = _identify(checkpoint, config, datasets, lineage)
+    identity = _identify_generation(checkpoint, config, datasets, lineage)
     reads = [path for path in (*datasets, checkpoint) if path is not None]
     folder = JobFolder(out, SELFPLAY, ExploreError, reads=reads)
     with folder.lock():
         journal = out.absolute() / folder.journal.name
         # without results, the settings may still change
-        has_results = (out / MANIFEST).exists() or (journal / DRAWN).exists()
+        has_results = (out / MANIFEST).exists() or (journal / DRAWN_FILE).exists()
         folder.claim(identity, has_results=has_results or bool(read_journals(journal).finished))
         if folder.is_finished():
             return read_manifest(out)
         journal.mkdir(exist_ok=True)
         drawn: dict[str, Any] = {}
-        if not config.plays:
+        if not config.plays_games:
             drawn = draw_positions(
                 datasets, config, journal, progress, stop, exact_count=exact_count
             )
-        total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
+        total, width = (
+            (config.games, 1) if config.plays_games else (drawn["positions"], config.width)
+        )
         task = Task(
             numbers=tuple(range(-(-total // width))),
             config=config,
@@ -124,19 +131,25 @@ def explore(
         )
 
         def show(items: int) -> Tick:
-            return Tick(min(items * width, total), total, "games" if config.plays else "positions")
+            return Tick(
+                min(items * width, total), total, "games" if config.plays_games else "positions"
+            )
 
         if finished_only:
             found = read_journals(journal)
         else:
-            found = complete(task, remote, workers, progress, stop, show)
+            found = finish_items(task, remote, workers, progress, stop, show)
         if not found.finished:
             raise ExploreError(
                 f"nothing is finished in {out}: run the same command without --finished-only"
             )
-        figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
+        figures = (
+            summarize_games(found)
+            if config.plays_games
+            else summarize_searches(found, drawn["phases"])
+        )
         if finished_only:
-            done = figures["games"] if config.plays else figures["searched"] + figures["over"]
+            done = figures["games"] if config.plays_games else figures["searched"] + figures["over"]
             figures["unfinished"] = total - done
         inputs = {name: identity[name] for name in ("checkpoint", "datasets")}
         more = {
@@ -147,7 +160,7 @@ def explore(
         return build_dataset(folder, found, config, drawn, more)
 
 
-def _identify(
+def _identify_generation(
     checkpoint: Path | None,
     config: ExploreConfig,
     datasets: Sequence[Path],
@@ -198,7 +211,7 @@ class GpuMeter:
 
     def read(self) -> dict[str, float]:
         """Return the mean share as `gpu_busy`, sampled every few seconds; {} if not known."""
-        if time.monotonic() - self.asked >= METER_SECONDS:
+        if time.monotonic() - self.asked >= GPU_SAMPLE_SECONDS:
             self.asked = time.monotonic()
             self.shares += self._sample()
         return {"gpu_busy": sum(self.shares) / len(self.shares)} if self.shares else {}
@@ -210,13 +223,15 @@ class GpuMeter:
         words = ["nvidia-smi", f"--id=GPU-{gpu}", "--query-gpu=utilization.gpu"]
         words.append("--format=csv,noheader,nounits")
         try:
-            answer = subprocess.run(words, capture_output=True, text=True, timeout=METER_SECONDS)
+            answer = subprocess.run(
+                words, capture_output=True, text=True, timeout=GPU_SAMPLE_SECONDS
+            )
             return [float(answer.stdout) / 100]
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return []
 
 
-def complete(
+def finish_items(
     task: Task,
     engine: Engine | None,
     workers: int,
@@ -234,7 +249,7 @@ def complete(
     found, wanted = read_journals(task.journal), len(task.numbers)
     missing = tuple(number for number in task.numbers if number not in found.finished)
     if missing:
-        watch, before = JournalWatch(task.journal), wanted - len(missing)
+        watch, before = JournalCounter(task.journal), wanted - len(missing)
         began, meter = time.perf_counter(), None
         if engine is None and task.uses_gpu:
             meter = GpuMeter()
@@ -246,7 +261,7 @@ def complete(
             values |= meter.read() if meter else {}
             progress(replace(tick, values=values))
 
-        _run(replace(task, numbers=missing), engine, workers, report, stop)
+        _run_workers(replace(task, numbers=missing), engine, workers, report, stop)
         until = time.monotonic() + MAX_LATE_SECONDS
         found = read_journals(task.journal)
         while len(found.finished) < wanted and not stop() and time.monotonic() < until:
@@ -264,7 +279,7 @@ def complete(
     return found
 
 
-def _run(
+def _run_workers(
     task: Task, engine: Engine | None, workers: int, report: Callable[[], None], stop: Stop
 ) -> None:
     """Distribute a task's items over processes; return early when `stop` returns True.
@@ -281,12 +296,12 @@ def _run(
             with engine.connected():
                 device = ONNX_DEVICE if task.config.device == ONNX_DEVICE else "cpu"
                 there = replace(task, owner=None, config=replace(task.config, device=device))
-                _run_many(there, min(engine.slots(), items), engine, report, stop)
+                _run_processes(there, min(engine.slots(), items), engine, report, stop)
         elif (processes := min(workers or _default_processes(task), items)) == 1:
-            work_on(task, report, stop)
+            run_task(task, report, stop)
         else:
             LOG.info("%d processes", processes)
-            _run_many(task, processes, LocalEngine(processes), report, stop)
+            _run_processes(task, processes, LocalEngine(processes), report, stop)
     finally:
         with suppress(OSError):
             task.run_file.unlink()
@@ -305,7 +320,7 @@ def _default_processes(task: Task) -> int:
     return max(1, min(count, free // GPU_PROCESS_BYTES, host // HOST_PROCESS_BYTES))
 
 
-def _run_many(
+def _run_processes(
     task: Task, processes: int, engine: Engine, report: Callable[[], None], stop: Stop
 ) -> None:
     """Distribute a task's items over processes of a connected engine, and watch the journals."""
@@ -320,7 +335,7 @@ def _run_many(
             stopped_at = min(stopped_at, time.monotonic())
         return time.monotonic() - stopped_at > GRACE_SECONDS
 
-    with closing(engine.map(work_on, parts, is_grace_over)) as results:
+    with closing(engine.map(run_task, parts, is_grace_over)) as results:
         for _, status, value in results:
             if status != "ok":
                 failed.append((status, value))

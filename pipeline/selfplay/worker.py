@@ -63,10 +63,10 @@ from engine.selfplay.generate import (
 from engine.temporaries import add_path_to_errors
 from pipeline.dataset.files.stored_planes import to_positions
 from pipeline.selfplay.config import ONNX_DEVICE, ExploreConfig, ExploreError
-from pipeline.selfplay.draw import POSITIONS, read_drawn
+from pipeline.selfplay.draw import POSITIONS_FILE, read_drawn
 
-SITE = "https://fianchetto.invalid/selfplay/"
-RESULTS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
+SITE_PREFIX = "https://fianchetto.invalid/selfplay/"
+RESULT_TAGS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
 DECIMALS = 6
 """Decimals of shares and values in the journal, about the precision of float32."""
 CHECKSUM_DIGITS = 8
@@ -106,7 +106,7 @@ class Task:
         return self.owner in (None, os.getpid(), os.getppid()) and self.run_file.exists()
 
 
-def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> None:
+def run_task(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> None:
     """Finish the remaining items of a task; call `report` after each.
 
     Raises ExploreError if the journal's folder is not visible.
@@ -123,7 +123,9 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
         _open_evaluator(task) as (evaluator, device),
         closing(Journal(task.journal, device)) as journal,
     ):
-        for entry in _entries(task, evaluator, missing, lambda: stop() or not task.is_job_running):
+        for entry in _finish_items(
+            task, evaluator, missing, lambda: stop() or not task.is_job_running
+        ):
             journal.add(entry)
             report()
 
@@ -149,19 +151,19 @@ def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
         yield network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
 
 
-def _entries(
+def _finish_items(
     task: Task, evaluator: Evaluator, numbers: list[int], stop: Stop
 ) -> Iterator[dict[str, Any]]:
     """Yield the journal entries of games or groups of positions as they finish."""
     config = task.config
-    if config.plays:
+    if config.plays_games:
         games = play_games(
             evaluator, config.search, config, games=numbers, seed=config.seed, stop=stop
         )
         for game in games:
-            yield game_entry(game, config.explorer, config.seed)
+            yield make_game_entry(game, config.explorer, config.seed)
         return
-    packed_NP, columns = read_drawn(task.journal / POSITIONS)
+    packed_NP, columns = read_drawn(task.journal / POSITIONS_FILE)
     positions_NW = to_positions(packed_NP)
     ply_N = columns["ply"].astype(np.uint64)
     positions_NW[:, COUNTERS] = columns["halfmove"].astype(np.uint64) | ply_N << np.uint64(16)
@@ -204,7 +206,7 @@ def search_group(
     labels, promotions = map(np.ndarray.tolist, search.choose(slots))
     for slot, label, promotion in zip(ongoing, labels, promotions, strict=True):
         root = search.root(slot)
-        searches.append([first + slot, *search_fields(read_search(root, label, promotion))])
+        searches.append([first + slot, *select_search_fields(read_search(root, label, promotion))])
         if root.mate != 1:  # a mate in one is found without the network, so there are no priors
             changed += int(root.labels[root.priors.argmax()]) != label
     over = len(positions_NW) - len(slots)
@@ -212,7 +214,7 @@ def search_group(
     return {"record": record, "searches": searches}
 
 
-def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
+def make_game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
     """Return the journal entry of a game; it is the same in every run."""
     assert game.ending is not None
     board, moves = to_board(game.start), []
@@ -222,20 +224,20 @@ def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
     record = {
         "number": game.number,
         "moves": [move.uci() for move in moves],
-        "result": RESULTS[game.result],
+        "result": RESULT_TAGS[game.result],
         "ending": ENDINGS[game.ending],
         "resign_ply": game.resign_ply,
         "resign_was_wrong": game.resign_was_wrong,
     }
     searches = [
-        [ply, *search_fields(search)]
+        [ply, *select_search_fields(search)]
         for ply, search in enumerate(game.searches)
         if search is not None
     ]
     return {"record": record, "searches": searches, "pgn": _pgn(game, moves, explorer, seed)}
 
 
-def search_fields(search: SearchResult) -> tuple[float, float, int, list[int], list[float]]:
+def select_search_fields(search: SearchResult) -> tuple[float, float, int, list[int], list[float]]:
     """Return a search's value, its best move's value, simulations, labels and visit shares.
 
     Shares of promotions with the same label are added; shares that round to 0 are omitted. Values
@@ -253,9 +255,9 @@ def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
     tree = chess.pgn.Game()
     tree.setup(to_board(game.start))
     tree.headers["Event"] = f"self-play of {explorer}"
-    tree.headers["Site"] = f"{SITE}{seed}-{game.number}"
+    tree.headers["Site"] = f"{SITE_PREFIX}{seed}-{game.number}"
     tree.headers["White"] = tree.headers["Black"] = explorer
-    tree.headers["Result"] = RESULTS[game.result]
+    tree.headers["Result"] = RESULT_TAGS[game.result]
     stopped = game.ending in (TOO_LONG, UNEVENTFUL)
     tree.headers["Termination"] = "adjudication" if stopped else "normal"
     node: chess.pgn.GameNode = tree
@@ -327,7 +329,7 @@ def read_journals(folder: Path) -> Journals:
         work, offset = None, 0
         with path.open("rb") as file:
             for line in file:
-                if (entry := _parse(line)) is None:
+                if (entry := _parse_line(line)) is None:
                     found.damaged += 1
                 elif "record" in entry:
                     location = LineLocation(path, offset)
@@ -340,7 +342,7 @@ def read_journals(folder: Path) -> Journals:
     return found
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse_line(line: bytes) -> dict[str, Any] | None:
     """Parse a line; return None if its checksum is wrong."""
     checksum, text = line[:CHECKSUM_DIGITS], line[CHECKSUM_DIGITS + 1 : -1]
     if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
@@ -349,7 +351,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return entry
 
 
-class JournalWatch:
+class JournalCounter:
     """Counts items that finish from now on, by the lines appended to the journals."""
 
     def __init__(self, folder: Path) -> None:

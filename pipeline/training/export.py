@@ -41,10 +41,10 @@ def export_checkpoint(
     else:
         dataset = Dataset.open(positions)
         split = "test" if dataset.has("test") else "train"
-        rows = next(_batches(dataset, split, COMPARED_POSITIONS).sample(COMPARED_POSITIONS))
+        rows = next(_open_batches(dataset, split, COMPARED_POSITIONS).sample(COMPARED_POSITIONS))
         calibration = {}
         if int8:  # read the first shuffled row group: a random sample would read the whole split
-            calibration = next(_batches(dataset, "train", CALIBRATION_POSITIONS).from_step(0))
+            calibration = next(_open_batches(dataset, "train", CALIBRATION_POSITIONS).from_step(0))
     calibrated = calibration if int8 else None
     return export(checkpoint, out, rows, calibration=calibrated, progress=progress)
 
@@ -68,6 +68,6 @@ def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> 
         export_checkpoint(checkpoint, positions=positions, progress=progress)
 
 
-def _batches(dataset: Dataset, split: str, count: int) -> Batches:
+def _open_batches(dataset: Dataset, split: str, count: int) -> Batches:
     columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
     return Batches([dataset], split, batch_size=count, columns=columns, block_rows=1)

@@ -160,7 +160,7 @@ def train_on(
     data |= {} if player is None else {"player": player}
     data |= {"shares": list(shares)} if shares else {}
     from_step, rows = _open_batches(datasets, config, columns, shares, place)
-    folder = run_folder(out, [*datasets, *([] if start is None else [start])])
+    folder = open_run_folder(out, [*datasets, *([] if start is None else [start])])
     card = train(
         config,
         row,
@@ -224,7 +224,7 @@ def _open_batches(
     return lambda step: mixed.from_step(step, place.rank, place.size), rows
 
 
-def run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
+def open_run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
     """Return a run's folder, which must not be one of its inputs or their member datasets."""
     reads = [one.path if isinstance(one, Dataset) else one for one in inputs]
     reads += [part.path for one in inputs if isinstance(one, Dataset) for part in one.joined]
@@ -239,7 +239,7 @@ def open_validation(
     Skips datasets without a validation split, datasets of engine moves (unless the run trains on
     engine moves), and rows without a known move.
     """
-    validated = find_validated(positions, config)
+    validated = find_validation_datasets(positions, config)
     if not validated:
         return None
     batches = Batches(validated, "val", columns=columns)
@@ -255,7 +255,9 @@ def open_validation(
     return read
 
 
-def find_validated(positions: Sequence[Path | Dataset], config: "TrainConfig") -> list[Dataset]:
+def find_validation_datasets(
+    positions: Sequence[Path | Dataset], config: "TrainConfig"
+) -> list[Dataset]:
     """List the datasets on which a training run validates."""
     opened = map(Dataset.open, positions)
     human = (dataset for dataset in opened if config.engine_moves or not dataset.has_engine_moves)

@@ -18,8 +18,8 @@ from pipeline.training.train import (
     describe_data,
     describe_start,
     list_datasets,
+    open_run_folder,
     open_validation,
-    run_folder,
     select_columns,
 )
 
@@ -32,7 +32,7 @@ memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class _UsedRows:
+class _RowSource:
     """One source of training rows: a self-play dataset, or all human datasets together."""
 
     entries: Sequence[Mapping[str, Any]]
@@ -98,8 +98,8 @@ def tune_on(
         _open_rows([dataset], [entry], config, columns, spent)
         for dataset, entry in zip(selfplay_datasets, selfplay_data["datasets"], strict=True)
     ]
-    steps, selfplay_rows = _plan(config, available, share, most_uses)
-    human_used = list[_UsedRows]()
+    steps, selfplay_rows = _plan_steps(config, available, share, most_uses)
+    human_used = list[_RowSource]()
     if share:
         rows = _open_rows(human_datasets, human_data["datasets"], config, columns, spent)
         human_used = [replace(rows, takes=human_rows(steps, config.batch_size, share))]
@@ -116,7 +116,7 @@ def tune_on(
         "most_uses": most_uses,
         "takes": [rows.row(rows.takes) for rows in used],
     }
-    folder = run_folder(out, [*selfplay_datasets, *human_datasets, start])
+    folder = open_run_folder(out, [*selfplay_datasets, *human_datasets, start])
     card = train(
         replace(config, steps=steps, epochs=None),
         preset,
@@ -125,7 +125,7 @@ def tune_on(
         validation=open_validation(human_datasets, config, columns),
         data={
             "datasets": [*(human_data["datasets"] if share else []), *selfplay_data["datasets"]],
-            "start": _flatten(describe_start(start)),
+            "start": _flatten_lineage(describe_start(start)),
             "mixture": plan,
         },
         progress=progress,
@@ -149,7 +149,7 @@ def _open_rows(
     config: "TrainConfig",
     columns: Sequence[str],
     spent: Mapping[str, float],
-) -> _UsedRows:
+) -> _RowSource:
     """Open datasets as one source; its earlier uses are the maximum over the datasets."""
     batches = Batches(
         datasets,
@@ -160,12 +160,12 @@ def _open_rows(
         block_rows=BLOCK_ROWS,
     )
     before = max(spent.get(str(entry["manifest_sha256"]), 0.0) for entry in entries)
-    return _UsedRows(entries, batches, first=round(before * batches.rows))
+    return _RowSource(entries, batches, first=round(before * batches.rows))
 
 
-def _plan(
-    config: "TrainConfig", uses: Sequence[_UsedRows], share: Fraction, most_uses: float
-) -> tuple[int, list[_UsedRows]]:
+def _plan_steps(
+    config: "TrainConfig", uses: Sequence[_RowSource], share: Fraction, most_uses: float
+) -> tuple[int, list[_RowSource]]:
     """Return the number of steps, and the sources with `takes` set; raises DatasetError."""
     assert config.epochs is not None, "the length of the run is given in epochs"
     left = [max(0, int(most_uses * use.batches.rows + 1e-6) - use.first) for use in uses]
@@ -180,11 +180,11 @@ def _plan(
             f"takes {float(rows_per_step):g}: play more games, or raise most_uses"
         )
     wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
-    taken = zip(uses, _divide(wanted, left), strict=True)
+    taken = zip(uses, _split_in_proportion(wanted, left), strict=True)
     return steps, [replace(use, takes=takes) for use, takes in taken]
 
 
-def _divide(total: int, weights: Sequence[int]) -> list[int]:
+def _split_in_proportion(total: int, weights: Sequence[int]) -> list[int]:
     """Split `total` in proportion to `weights` by largest remainder; no part exceeds its weight."""
     total_weight = sum(weights)
     parts = [total * weight // total_weight for weight in weights]
@@ -196,7 +196,7 @@ def _divide(total: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
-def _flatten(lineage: dict[str, Any]) -> dict[str, Any]:
+def _flatten_lineage(lineage: dict[str, Any]) -> dict[str, Any]:
     """Flatten the data of a start entry into one list, so that generations do not nest."""
     entries = list_datasets(lineage["data"])
     seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in entries}

@@ -58,7 +58,7 @@ class SelfPlay(Common):
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
         from pipeline.dataset.files.columns import MANIFEST
-        from pipeline.selfplay.dataset import summarize
+        from pipeline.selfplay.dataset import format_summary
         from pipeline.selfplay.job import explore
 
         already = (self.out / MANIFEST).exists()
@@ -70,8 +70,8 @@ class SelfPlay(Common):
         shown = ("selfplay", "positions", "lineage", "games", "config")
         summary = {name: manifest[name] for name in shown}
         done = " already: nothing was done" if already else ""
-        lines = [f"{self.out} is complete{done}", summarize(manifest)]
-        if config.plays:
+        lines = [f"{self.out} is complete{done}", format_summary(manifest)]
+        if config.plays_games:
             start = () if self.checkpoint is None else ("--start", self.checkpoint)
             trained = f"datasets/checkpoints/{self.out.name}"
             words = ("--positions", self.out, *start, "--minutes", 15, "--out", trained)

@@ -8,8 +8,8 @@ import chess.pgn
 import dagster as dg
 
 from pipeline.defs.pages.metadata import Metadata, describe_path, link_page, table
-from pipeline.finetune.state import NOTHING_PROMOTED, folder_of, read_state
-from pipeline.matches.match import ELO, format_elo
+from pipeline.finetune.state import NOTHING_PROMOTED, locate_generation, read_state
+from pipeline.matches.match import ELO_FIELDS, format_elo
 
 SAMPLE_GAMES = 4
 """Number of sample games shown."""
@@ -46,7 +46,7 @@ def describe_finetuning(out: Path, result: Mapping[str, Any]) -> Metadata:
 
 def _show_teacher(tuned: Path) -> Metadata:
     """Return the loop's last choice of teacher; {} if the user chose it."""
-    found = read_state(tuned).teacher
+    found = read_state(tuned).last_comparison
     return {} if found is None else {"teacher": dg.MetadataValue.md(found.text)}
 
 
@@ -54,13 +54,13 @@ def _select_elo(match: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the Elo figures of a match, {} if None; a clean sweep has only one bound."""
     if match is None:
         return {}
-    return {name: match[name] for name in ELO if match[name] is not None}
+    return {name: match[name] for name in ELO_FIELDS if match[name] is not None}
 
 
 def _show_games(out: Path, newest: int) -> Metadata:
     """Return the first SAMPLE_GAMES games of the newest generation that has any."""
     for number in range(newest, 0, -1):
-        pgn = folder_of(out, number) / "games" / "games.pgn"
+        pgn = locate_generation(out, number) / "games" / "games.pgn"
         if pgn.is_file():
             with pgn.open(encoding="utf-8", errors="replace") as file:
                 games = [

@@ -31,7 +31,7 @@ from pipeline.evaluation.report import PositionFilter, report
 from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.stages import write_supervised
-from pipeline.finetune.strength import strength
+from pipeline.finetune.strength import measure_strength
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
@@ -177,7 +177,7 @@ def test_the_best_is_an_ordinary_checkpoint(
     assert "human" in measured["trained_on"] or result["generation"] == 0
     assert load_player(best).choose(chess.Board()).move in chess.Board().legal_moves
     played = {"simulations": (2,), "games": 2, "hand_written": 2, "engine": "none", "nodes": (1,)}
-    rows = strength(out, tmp_path, **played)["rows"]
+    rows = measure_strength(out, tmp_path, **played)["rows"]
     control = out / "generations" / f"{result['generation']:03}" / "control"
     controls = ["seed 2", "control 2"] if control.exists() else ["seed 2"]
     assert [row["b"] for row in rows] == [*controls, "hand-written 2"]

@@ -90,7 +90,7 @@ def test_the_order_of_stages_and_the_reasons_of_verdicts(made: Path, tmp_path: P
         1: "against human rows alone Elo +80 [+30, +130] in 100 games: a gain over the control",
         2: "not better than the best",
         3: "undecided against the best",
-        4: "human top-1 fell from 0.4000 to 0.3800, more than 0.015",
+        4: "human top-1 fell from 0.4000 to 0.3800, by more than 0.015",
         5: "loses to the supervised network",
         6: "training failed: the loss is not finite",
         7: "Elo +40 [-10, +90] in 100 games: no significant gain over the control",
@@ -163,7 +163,7 @@ def test_minutes_end_a_loop_and_more_minutes_continue_it(
     with pytest.raises(Stopped, match=r"nothing was trained in 0\.05 minutes.*: increase minutes"):
         run(made, out, replace(THREE, minutes=0.05, generations=None))
     result = run(made, out, replace(THREE, minutes=0.5, generations=None))
-    assert result["ended"] == "its minutes are over"
+    assert result["ended"] == "time limit reached"
     assert result["generations"] < 3
     assert result["minutes"] == pytest.approx(0.5, abs=0.1)
     assert (out / "best" / "checkpoint.json").exists()

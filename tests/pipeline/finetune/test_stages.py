@@ -19,9 +19,9 @@ from pipeline.dataset.join import join
 from pipeline.errors import ConfigError
 from pipeline.finetune import stages
 from pipeline.finetune.config import FinetuneConfig, default_training
-from pipeline.finetune.loop import check_settings, identify
+from pipeline.finetune.loop import check_settings, identify_loop
 from pipeline.finetune.stages import (
-    CONTROL,
+    CONTROL_FOLDER,
     StageContext,
     arena_stage,
     eval_stage,
@@ -29,7 +29,7 @@ from pipeline.finetune.stages import (
     train_control,
     train_stage,
 )
-from pipeline.finetune.teacher import teach_by_hand
+from pipeline.finetune.teacher import adapt_to_hand_written
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.storage.stores import file_hash
 from pipeline.validation.verify import compare_files
@@ -102,7 +102,7 @@ def test_a_generation_searches_its_sources_and_trains_on_them(
 
 
 def test_training_uses_the_loops_seed() -> None:
-    made = LOOP.training(seed=3)
+    made = LOOP.make_train_config(seed=3)
     assert (made.seed, made.epochs, made.teach, made.frozen_norms) == (3, 1.6, "policy", True)
     for wrong in (replace(LOOP.train, seed=1), replace(LOOP.train, epochs=None, steps=9)):
         with pytest.raises(ConfigError, match="in epochs with the loop's seed"):
@@ -132,7 +132,7 @@ def test_without_a_teacher_the_candidate_trains_on_human_rows(
 def test_a_training_set_replaces_its_datasets(context: StageContext) -> None:
     (positions,), joined = context.human, context.folder / "set"
     join([positions], joined)
-    (entry,) = identify(context.best, [joined], LOOP)["human"]
+    (entry,) = identify_loop(context.best, [joined], LOOP)["human"]
     digest = file_hash(positions / "manifest.json")
     assert (entry["name"], entry["manifest_sha256"]) == (positions.name, digest)
     config = replace(LOOP, explore=replace(LOOP.explore, count=16))
@@ -152,12 +152,14 @@ def test_a_control_starts_from_the_control_of_the_best_network(
         return {"finished": True, "step": 1, "positions": 1, "metrics": {}}
 
     monkeypatch.setattr(stages, "train_on", train_on)
-    chosen = teach_by_hand(LOOP, rows=100)
+    chosen = adapt_to_hand_written(LOOP, rows=100)
     assert not chosen.train.results
-    assert train_control(replace(context, config=chosen), silent, never) == tmp_path / CONTROL
+    assert (
+        train_control(replace(context, config=chosen), silent, never) == tmp_path / CONTROL_FOLDER
+    )
     after = replace(context, number=2, best=tmp_path / "best" / "checkpoint")
     train_control(after, silent, never)  # generation 1 was trained on human rows alone
-    before = Path(shutil.copytree(context.best, after.best.parent / CONTROL))
+    before = Path(shutil.copytree(context.best, after.best.parent / CONTROL_FOLDER))
     train_control(after, silent, never)
     card = json.loads((before / CARD_FILE).read_text())
     (before / CARD_FILE).write_text(json.dumps(card | {"finished": False}))  # its training diverged

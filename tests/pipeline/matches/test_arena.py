@@ -20,15 +20,15 @@ from engine.match.sprt import SprtConfig, llr, verdict
 from model.inference.onnx_evaluator import OnnxError
 from pipeline.errors import Stopped
 from pipeline.matches import match
-from pipeline.matches.arena import arena, format_table, play_matches
+from pipeline.matches.arena import arena, format_matches, play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import (
-    ELO,
+    ELO_FIELDS,
     MatchFilesError,
     SequentialTest,
     format_elo,
     play_match,
-    summarize,
+    summarize_match,
 )
 from pipeline.matches.players import make_player
 from tests.conftest import REPOSITORY
@@ -265,7 +265,7 @@ def test_each_pair_is_tested_once_and_in_the_order_of_its_number(
             games[number] = record(number, ("1-0", "0-1", "1/2-1/2")[chance.randrange(3)])
             points = [games[at].points if at in games else None for at in range(120)]
             decided.append(pairs_to_decision(points, config.sprt))
-            assert test.decided() == decided[-1]
+            assert test.count_deciding_pairs() == decided[-1]
     assert len(calls) == decided[-1]
 
 
@@ -282,10 +282,10 @@ def record(number: int, result: str) -> GameRecord:
 )
 def test_a_clean_sweep_has_a_bound_and_no_elo(results: str, known: str, text: str) -> None:
     games = [record(at, results.split()[at % 2]) for at in range(6)]
-    summary = summarize(games, ("a", "b"), SprtConfig())
-    assert [name for name in ELO if summary[name] is not None] == [known]
+    summary = summarize_match(games, ("a", "b"), SprtConfig())
+    assert [name for name in ELO_FIELDS if summary[name] is not None] == [known]
     assert format_elo(summary).startswith(text)
-    line = format_table([summary]).splitlines()[-1]
+    line = format_matches([summary]).splitlines()[-1]
     assert line.startswith(f"| a | b | {text}")
     assert line.endswith("| 0 |")
 

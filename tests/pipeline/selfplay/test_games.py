@@ -29,9 +29,9 @@ from pipeline.dumps.source import find_dumps
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.selfplay.config import VAL_SHARE, ExploreConfig, ExploreError
+from pipeline.selfplay.config import VALIDATION_SHARE, ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
-from pipeline.selfplay.worker import Journal, JournalWatch, Task, read_journals, work_on
+from pipeline.selfplay.worker import Journal, JournalCounter, Task, read_journals, run_task
 from pipeline.validation.verify import compare_files, verify_dataset
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
@@ -83,7 +83,7 @@ def boards(record: dict[str, Any]) -> list[chess.Board]:
 
 def test_rows_equal_those_that_ingest_makes_from_the_games_pgn(made: Path, tmp_path: Path) -> None:
     assert compare_files(made) == []
-    same = IngestConfig(val_share=VAL_SHARE, test_share=0.0)
+    same = IngestConfig(val_share=VALIDATION_SHARE, test_share=0.0)
     ingest([str(made / "games.pgn")], tmp_path / "again", same, workers=1)
     again = {
         (row["game"], row["ply"]): row for row in datasets.table(tmp_path / "again").to_pylist()
@@ -247,7 +247,7 @@ def test_a_truncated_journal_has_every_game_before_the_cut(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("journal")
-    journal, watch, ends = Journal(folder, "cpu"), JournalWatch(folder), []
+    journal, watch, ends = Journal(folder, "cpu"), JournalCounter(folder), []
     entries = [{"record": {"number": at}, "searches": [], "pgn": "x\n" * at} for at in range(12)]
     for entry in entries:
         journal.add(entry)
@@ -318,7 +318,7 @@ def test_wrong_settings_write_nothing(tmp_path: Path) -> None:
         owner=None,
     )
     with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} cannot access"):
-        work_on(task)
+        run_task(task)
 
 
 def test_a_network_plays_and_another_is_refused(tmp_path: Path) -> None:

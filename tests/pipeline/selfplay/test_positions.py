@@ -157,8 +157,8 @@ def test_draws_and_searches_do_not_depend_on_the_form_or_the_processes(
 def test_several_positions_of_a_game_are_drawn_if_needed(
     sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draw, "PHASES", {"opening": 1.0, "middlegame": 1e-9, "endgame": 1e-9})
-    monkeypatch.setattr(draw, "FIRST_PLY", 4)
+    monkeypatch.setattr(draw, "PHASE_SHARES", {"opening": 1.0, "middlegame": 1e-9, "endgame": 1e-9})
+    monkeypatch.setattr(draw, "MIN_PLY", 4)
     monkeypatch.setattr(draw, "DECIDED_WEIGHT", 1e-9)
     games = sum(game["split"] == "train" for game in datasets.games(sources[1]))
     reanalyse(sources, searched(count=3 * games - 10, width=64), tmp_path / "out")
@@ -206,7 +206,7 @@ def test_a_count_above_the_number_of_positions_is_an_error_unless_allowed(
         reanalyse(sources, config, tmp_path / "out")
     (number,) = re.findall(message, str(refused.value))
     rows = datasets.table(sources[1]).to_pylist()
-    late = [row for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY]
+    late = [row for row in rows if row["split"] == "train" and row["ply"] >= draw.MIN_PLY]
     most = len({row["planes"] for row in late})
     assert int(number.replace(",", "")) == pytest.approx(most, rel=0.02)  # more than its planes
     (tmp_path / "drawn").mkdir()

@@ -31,7 +31,7 @@ from pipeline.evaluation.report import PositionFilter, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training import export
-from pipeline.training.train import find_validated, train_on
+from pipeline.training.train import find_validation_datasets, train_on
 from tests.conftest import REPOSITORY, shared_data
 from tests.model.network.test_presets import small
 from tests.pipeline.datasets import content, random_game
@@ -55,8 +55,10 @@ def test_datasets_without_a_validation_split_do_not_end_the_validation(
 ) -> None:
     whole, unsplit = IngestConfig(test_share=0.0, val_share=0.0), tmp_path / "unsplit"
     ingest([str(positions.parent / "dump.pgn")], unsplit, whole, workers=1)
-    assert [one.path for one in find_validated([positions, unsplit], STEPS)] == [positions]
-    assert find_validated([unsplit], STEPS) == []
+    assert [one.path for one in find_validation_datasets([positions, unsplit], STEPS)] == [
+        positions
+    ]
+    assert find_validation_datasets([unsplit], STEPS) == []
 
 
 def test_an_export_falls_back_to_float32(
