@@ -135,7 +135,7 @@ def test_spent_rows_are_not_used_again(
     assert len(people) == 116
     assert len(np.unique(people)) == 100, "a human row comes again only after all of them"
     with pytest.raises(
-        DatasetError, match=r"4 of 240 self-play positions may still be used.* raise most_uses"
+        DatasetError, match=r"4 of 240 self-play positions may still be used.* increase most_uses"
     ):
         tune(made, tmp_path / "third", spent=spent)
     assert (
