@@ -61,9 +61,9 @@ def build_dataset(
     if config.plays_games:
         sources = [_encode_games(folder, found, config).describe()]
     else:
-        _encode_positions(folder, found, config.ingest())
+        _encode_positions(folder, found, config.make_ingest_config())
         sources = drawn["sources"]
-    return build_manifest(folder, sources, config.ingest(), more)
+    return build_manifest(folder, sources, config.make_ingest_config(), more)
 
 
 def _encode_games(folder: JobFolder, found: Journals, config: ExploreConfig) -> Source:
@@ -93,7 +93,7 @@ def _encode_chunk(
     folder: JobFolder, chunk: Chunk, entries: Sequence[Mapping[str, Any]], explore: ExploreConfig
 ) -> None:
     """Encode a chunk of games.pgn with its journal entries; write shards and the chunk's note."""
-    config = explore.ingest()
+    config = explore.make_ingest_config()
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts)
     plies_G = np.array([len(entry["record"]["moves"]) for entry in entries])
