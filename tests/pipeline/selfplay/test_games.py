@@ -258,7 +258,7 @@ def test_a_truncated_journal_has_every_game_before_the_cut(
     path.write_bytes(path.read_bytes()[:cut])
     found = read_journals(folder)
     assert set(found.finished) == {number for number, end in enumerate(ends) if end <= cut}
-    assert found.damaged <= 1
+    assert found.damaged_lines <= 1
     assert all(place.read() == entries[number] for number, place in found.finished.items())
 
 
