@@ -1,5 +1,4 @@
-"""The comparison of a network with the hand-written player, and the settings that follow from
-it."""
+"""The comparison of a network with the hand-written player, and the settings that it leads to."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from pipeline.finetune.teacher import (
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
-from tests.pipeline.finetune.fakes import Script, networks
+from tests.pipeline.finetune.fakes import Script, write_networks
 from tests.pipeline.selfplay.generations import searched
 
 DEFAULT = FinetuneConfig(generations=1)
@@ -36,19 +35,12 @@ LOOP = replace(
 
 @pytest.fixture(scope="module")
 def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset with every third game held out."""
+    """Make a dataset with a third of its games held out for validation."""
     folder = tmp_path_factory.mktemp("human")
     settings = IngestConfig(val_share=0.3, test_share=0.1)
     dump = datasets.dump(folder / "games.pgn", 60)
     ingest([str(dump)], folder / "positions", settings, workers=1)
     return folder / "positions"
-
-
-def decision(*, teaches: bool) -> TeacherComparison:
-    """Return a comparison in which the hand-written player errs less, or more."""
-    figures: dict[str, Any] = {"network": 0.05, "hand_written": 0.03, "low": -0.03}
-    figures["high"] = -0.01 if teaches else 0.01
-    return TeacherComparison(truth="results", positions=400, games=63, **figures)
 
 
 def test_held_out_positions_come_from_many_games(human: Path, tmp_path: Path) -> None:
@@ -65,13 +57,13 @@ def test_held_out_positions_come_from_many_games(human: Path, tmp_path: Path) ->
         draw_held_out([tmp_path / "all"], 20)
 
 
-def test_a_value_is_compared_after_calibration() -> None:
+def test_overconfident_values_are_calibrated() -> None:
     rng = np.random.default_rng(2)
     logits_N = rng.normal(0, 1.5, 20_000)
     games_N = np.arange(20_000, dtype=np.uint64)
-    fair, sure = (1 / (1 + np.exp(-scale * logits_N)) for scale in (1.0, 3.0))
-    truth_N = (rng.random(20_000) < fair).astype(float)
-    assert np.abs(calibrate_halves(sure, truth_N, games_N) - fair).max() < 0.03
+    fair_N, overconfident_N = (1 / (1 + np.exp(-scale * logits_N)) for scale in (1.0, 3.0))
+    truth_N = (rng.random(20_000) < fair_N).astype(float)
+    assert np.abs(calibrate_halves(overconfident_N, truth_N, games_N) - fair_N).max() < 0.03
     assert np.isfinite(calibrate_halves(np.repeat([0.0, 1.0], 10_000), truth_N, games_N)).all()
 
 
@@ -83,13 +75,13 @@ def test_the_hand_written_player_teaches_if_it_errs_less(evaluated: bool) -> Non
     results = np.repeat(2 * (rng.random(200) < truth_N[::2]).astype(np.int8) - 1, 2).astype(np.int8)
     known = evals.astype(np.int16) if evaluated else np.full(400, -32768, np.int16)
     good, bad = truth_N, np.clip(truth_N + rng.normal(0, 0.4, 400), 0.05, 0.95)
-    held = {"eval": known, "result": results, "game": np.repeat(np.arange(200), 2)}
-    found = compare_values(bad, good, held)
-    assert found.truth == ("evaluations" if evaluated else "results")
-    assert found.hand_written_teaches or not evaluated
-    assert found.hand_written < found.network
-    assert not compare_values(good, bad, held).hand_written_teaches
-    assert not compare_values(good, good, held).hand_written_teaches
+    rows = {"eval": known, "result": results, "game": np.repeat(np.arange(200), 2)}
+    comparison = compare_values(bad, good, rows)
+    assert comparison.truth == ("evaluations" if evaluated else "results")
+    assert comparison.hand_written_teaches or not evaluated
+    assert comparison.hand_written < comparison.network
+    assert not compare_values(good, bad, rows).hand_written_teaches
+    assert not compare_values(good, good, rows).hand_written_teaches
 
 
 def test_the_hand_written_teacher_changes_only_settings_with_default_values() -> None:
@@ -110,54 +102,56 @@ def test_the_hand_written_teacher_changes_only_settings_with_default_values() ->
     with_games = adapt_to_hand_written(replace(DEFAULT, games_share=0.5), rows=60_000).sources
     assert (with_games["people"].count, with_games["near"].count) == (20_000, 40_000)
     search = replace(DEFAULT.explore.search, simulations=512)
-    mine = replace(
+    custom = replace(
         DEFAULT,
         human_share=0.3,
         explore=replace(DEFAULT.explore, count=1000, search=search),
         train=replace(DEFAULT.train, learning_rate=1e-4),
     )
-    config = adapt_to_hand_written(mine, rows=60_000)
+    config = adapt_to_hand_written(custom, rows=60_000)
     kept = config.human_share, config.explore.count, config.train.learning_rate
     assert kept == (0.3, 1000, 1e-4)
     assert (config.explore.search, config.train.results) == (search, False)
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    return networks(tmp_path / "made", 4)
+def networks(tmp_path: Path) -> Path:
+    return write_networks(tmp_path / "networks", 4)
 
 
-def run(made: Path, human: Path, out: Path, config: FinetuneConfig = LOOP) -> Any:
-    return finetune(made / "0", config, out, human=[human], stages=Script(made).stages())
+def run_loop(networks: Path, human: Path, out: Path, config: FinetuneConfig = LOOP) -> Any:
+    return finetune(networks / "0", config, out, human=[human], stages=Script(networks).stages())
 
 
 def test_teachers_are_compared_once_and_not_if_the_user_chose_one(
-    made: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    networks: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teacher, "TEACHER_SIMULATIONS", 4)
     monkeypatch.setattr(teacher, "MAX_HELD_OUT_POSITIONS", 24)
-    first = run(made, human, tmp_path / "out")
+    first = run_loop(networks, human, tmp_path / "out")
     assert first["teacher"]["truth"] == "evaluations"
     assert "held-out positions" in first["text"]
-    assert run(made, human, tmp_path / "again")["teacher"] == first["teacher"]
+    assert run_loop(networks, human, tmp_path / "again")["teacher"] == first["teacher"]
     monkeypatch.setattr(loop, "compare_teachers", None)
-    assert run(made, human, tmp_path / "out")["teacher"] == first["teacher"]
-    decided = replace(LOOP, train=replace(LOOP.train, teach="value"))
-    assert run(made, human, tmp_path / "decided", decided)["teacher"] is None
+    assert run_loop(networks, human, tmp_path / "out")["teacher"] == first["teacher"]
+    chosen = replace(LOOP, train=replace(LOOP.train, teach="value"))
+    assert run_loop(networks, human, tmp_path / "chosen", chosen)["teacher"] is None
 
 
 def test_each_best_network_is_compared_and_the_buffer_has_rows_of_one_teacher(
-    made: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    networks: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = list[str]()
+    compared = list[str]()
 
-    def choose(checkpoint: Path, *_: Any) -> TeacherComparison:
-        asked.append(checkpoint.parent.name)
-        return decision(teaches=checkpoint.name == "seed")
+    def compare(checkpoint: Path, *_: Any) -> TeacherComparison:
+        compared.append(checkpoint.parent.name)
+        figures: dict[str, Any] = {"network": 0.05, "hand_written": 0.03, "low": -0.03}
+        figures["high"] = -0.01 if checkpoint.name == "seed" else 0.01
+        return TeacherComparison(truth="results", positions=400, games=63, **figures)
 
-    monkeypatch.setattr(loop, "compare_teachers", choose)
-    script, config = Script(made), replace(LOOP, generations=3)
-    finetune(made / "0", config, tmp_path / "out", human=[human], stages=script.stages())
-    buffers = {number: set(buffer) for number, stage, _, buffer in script.seen if stage == "train"}
+    monkeypatch.setattr(loop, "compare_teachers", compare)
+    script, config = Script(networks), replace(LOOP, generations=3)
+    finetune(networks / "0", config, tmp_path / "out", human=[human], stages=script.stages())
+    buffers = {number: set(buffer) for number, stage, _, buffer in script.calls if stage == "train"}
     assert buffers == {1: {"001"}, 2: {"002"}, 3: {"002", "003"}}
-    assert asked == ["out", "001"]
+    assert compared == ["out", "001"]
