@@ -88,17 +88,10 @@ def explore(
     value head, the datasets have no positions, another job is running, or the disk is full. Also
     raises DatasetError, CheckpointError, OnnxError, ConfigError, IngestError and Stopped.
     """
-    if workers < 0:
-        raise ConfigError("workers must be 0 or more")
     if config.plays_games and datasets:
-        raise ConfigError(
-            "self-play games need no datasets: remove them (--reanalyse), or choose the source "
-            "people or near"
-        )
+        raise ConfigError("the source games needs no datasets: remove --reanalyse")
     if not config.plays_games and not datasets:
-        raise ConfigError(
-            f"the source {config.source} searches positions of datasets: name at least one dataset"
-        )
+        raise ConfigError(f"the source {config.source} needs datasets: name them with --reanalyse")
     remote = None if engine == LOCAL else make_engine(engine, workers)
     if remote is not None and config.device not in ("auto", "cpu", ONNX_DEVICE):
         raise ConfigError(
