@@ -273,7 +273,8 @@ class _Loop:
     def _make_result(self, ended: str) -> dict[str, Any]:
         """Return the best network's figures, one row per generation, and text for the terminal."""
         state, teacher = self.state, self.state.last_comparison
-        rows, lineage = [one.to_row() for one in state.decided], state.make_lineage()
+        rows = [generation.to_row() for generation in state.decided]
+        lineage = state.make_lineage()
         decision = [] if teacher is None else [textwrap.indent(teacher.text, "    "), ""]
         best = f"best: generation {state.best}, in {self.out / BEST_FOLDER} ({ended})"
         return {

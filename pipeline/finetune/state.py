@@ -163,14 +163,15 @@ class State(Schema):
 
     @model_validator(mode="after")
     def _check_numbers(self) -> Self:
-        if [one.number for one in self.generations] != list(range(len(self.generations))):
+        numbers = [generation.number for generation in self.generations]
+        if numbers != list(range(len(numbers))):
             raise ValueError("its generations are not numbered 0, 1, 2, ...")
         return self
 
     @property
     def decided(self) -> list[Generation]:
         """The generations that have a verdict, the supervised checkpoint first."""
-        return [one for one in self.generations if one.verdict is not None]
+        return [generation for generation in self.generations if generation.verdict is not None]
 
     @property
     def best(self) -> int:
@@ -179,14 +180,18 @@ class State(Schema):
 
     def best_before(self, number: int) -> int:
         """Return the number of the best generation before `number`: its training started there."""
-        return max(
-            (one.number for one in self.decided[:number] if one.status == "promoted"), default=0
-        )
+        return max((one for one in self.promoted if one < number), default=0)
+
+    @property
+    def promoted(self) -> list[int]:
+        """The numbers of the promoted generations."""
+        return [one.number for one in self.decided if one.status == "promoted"]
 
     @property
     def last_comparison(self) -> TeacherComparison | None:
         """The last comparison of teachers, or None if the user chose the teacher."""
-        return next((one.teacher for one in self.generations[::-1] if one.teacher), None)
+        comparisons = [generation.teacher for generation in self.generations if generation.teacher]
+        return comparisons[-1] if comparisons else None
 
     def figures(self, number: int, stage: str) -> dict[str, Any]:
         """Return the figures of a generation's stage, or {} if it is not finished."""
@@ -203,15 +208,12 @@ class State(Schema):
 
     def make_lineage(self) -> dict[str, Any]:
         """Return the promoted generations up to the best, and its matches with both controls."""
-        promoted = [one.number for one in self.decided if one.status == "promoted"] or [0]
-        arena = self.figures(self.best, "arena")
-        strength = {
-            f"against_{one}": {name: arena[one][name] for name in MATCH_FIGURES}
-            if arena.get(one)
-            else None
-            for one in ("seed", "control")
-        }
-        return {"generation": self.best, "through": promoted, **strength}
+        arena, strength = self.figures(self.best, "arena"), dict[str, Any]()
+        for name in ("seed", "control"):
+            match = arena.get(name)
+            figures = {key: match[key] for key in MATCH_FIGURES} if match else None
+            strength[f"against_{name}"] = figures
+        return {"generation": self.best, "through": self.promoted or [0], **strength}
 
 
 def locate_generation(out: Path, number: int) -> Path:
@@ -239,11 +241,11 @@ def read_state(out: Path) -> State:
     path = out / STATE_FILE
     if not path.exists():
         return State(format_version=FORMAT_VERSION, seconds=0.0, generations=[])
-    found = read_json(path, FinetuneError)
+    content = read_json(path, FinetuneError)
     validate_content(
-        path, found, State, FinetuneError, hint=": it cannot be resumed; choose a new --out"
+        path, content, State, FinetuneError, hint=": it cannot be resumed; choose a new --out"
     )
-    return State.model_validate(found)
+    return State.model_validate(content)
 
 
 def publish_state(out: Path, state: State) -> None:
@@ -280,7 +282,7 @@ def replace_checkpoint(source: Path, target: Path, origin: Mapping[str, Any]) ->
             current["files"]["weights"]["sha256"] == entry["sha256"]
             and current["finetune"] == origin
         ):
-            # an earlier process may have been killed before it deleted them
+            # a process may have been killed after it wrote the card
             delete_superseded(target, current)
             return
     data = (source / entry["name"]).read_bytes()

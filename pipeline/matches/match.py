@@ -299,7 +299,7 @@ def summarize_match(
     paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
     counts = pair_counts([by_number[number] for number in paired])
     points = Counter(game.points for game in games)
-    found, ratio = estimate(counts), llr(counts, test)
+    elo, ratio = estimate(counts), llr(counts, test)
     return {
         "a": names[0],
         "b": names[1],
@@ -308,9 +308,9 @@ def summarize_match(
         "draws": points[0.5],
         "losses": points[0.0],
         "pairs": list(counts),
-        "score": round(found.score, 6),
-        **_round_elo(found),
-        "los": round(found.los, 6),
+        "score": round(elo.score, 6),
+        **_round_elo(elo),
+        "los": round(elo.los, 6),
         "sprt": {
             "verdict": verdict(ratio, test),
             "llr": round(ratio, 4),
@@ -326,12 +326,11 @@ def summarize_match(
     }
 
 
-def _round_elo(found: Estimate) -> dict[str, float | None]:
+def _round_elo(elo: Estimate) -> dict[str, float | None]:
     """Return Elo and its interval, rounded; after a clean sweep only one bound, the rest None."""
-    only = {0.0: "elo_high", 1.0: "elo_low"}.get(found.score)
+    only = {0.0: "elo_high", 1.0: "elo_low"}.get(elo.score)
     return {
-        name: round(getattr(found, name), 2) if only in (None, name) else None
-        for name in ELO_FIELDS
+        name: round(getattr(elo, name), 2) if only in (None, name) else None for name in ELO_FIELDS
     }
 
 

@@ -29,7 +29,7 @@ def make_player(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]
     if side.who.startswith("uci:"):
         return _make_engine_player(side)
     limit = replace(side.limit, nodes=None)
-    threads = 1 if limit.is_timed else count_cores()  # by time, each concurrent game uses one core
+    threads = 1 if limit.is_timed else count_cores()  # timed games use one core each
     evaluator, name, identity = _open_evaluator(side.who.removeprefix("policy:"), threads)
     if side.who.startswith("policy:"):
         if side.options:

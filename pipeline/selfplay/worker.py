@@ -21,7 +21,7 @@ A worker stops when its job is dead: before every move or search, it checks that
 and, on the job's own machine, that its parent process is alive. To stop its workers, a job deletes
 that file, which works even on a full disk. Ray itself ends the tasks of a dead driver.
 
-Axes: N positions, W words of a position, P words of a packed one.
+Axes: N positions, W words of a position, P words of a packed position.
 """
 
 import json
@@ -205,7 +205,7 @@ def search_group(
 
     def should_stop() -> bool:
         nonlocal stopped
-        stopped = stopped or stop()  # remembered, because the searches may then be incomplete
+        stopped = stopped or stop()  # final, because the searches may then be incomplete
         return stopped
 
     positions_NW = positions_NW[first : first + config.width]

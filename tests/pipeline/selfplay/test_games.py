@@ -194,17 +194,25 @@ def test_verify_replays_the_rows_from_the_games(made: Path, tmp_path: Path) -> N
 def test_a_stopped_and_damaged_run_ends_with_the_same_files(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options: Any = {"lineage": {"loop": "test"}, "workers": 1}
+    ticks = [0]
     for count in (3, 12):
         with pytest.raises(Stopped, match="of 24 games; run the same command to continue"):
-            explore(None, CONFIG, out, stop=lambda: len(journaled_items(out)) >= count, **options)  # noqa: B023
+            explore(
+                None,
+                CONFIG,
+                out,
+                progress=lambda tick: ticks.append(tick.done),
+                stop=lambda: ticks[-1] >= count,  # noqa: B023
+                **options,
+            )
+        assert len(journaled_items(out)) >= count
     path = max((out / ".journal").glob("*.jsonl"), key=lambda path: path.stat().st_size)
     lines = path.read_bytes().splitlines(keepends=True)
     games = [number for number, line in enumerate(lines) if b'"searches"' in line]
     lines[games[1]] = lines[games[1]].replace(b'"searches"', b'"se\xffrches"')
     lines[games[3]] = lines[games[3]].replace(b"1. ", b"7. ")
     path.write_bytes(b"".join(lines)[:-40])
-    ticks: list[int] = []
-    finished = len(read_journals(out / ".journal").finished)
+    ticks, finished = [], len(read_journals(out / ".journal").finished)
     explore(None, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **options)
     assert ticks == list(range(finished + 1, CONFIG.games + 1)), "only the missing games are played"
     assert untimed_content(out) == untimed_content(made)

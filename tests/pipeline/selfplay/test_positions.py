@@ -37,12 +37,7 @@ from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
-from tests.pipeline.selfplay.generations import (
-    journaled_items,
-    prepare,
-    searched,
-    untimed_content,
-)
+from tests.pipeline.selfplay.generations import prepare, searched, untimed_content
 
 CONFIG = searched()
 COPIED = (
@@ -176,16 +171,16 @@ def test_several_positions_of_a_game_are_drawn_if_needed(
 def test_a_stopped_run_can_be_used_or_continued(
     made: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    out, usable = tmp_path / "out", tmp_path / "usable"
+    out, usable, ticks = tmp_path / "out", tmp_path / "usable", [0]
     options: Any = {"lineage": {"loop": "test"}}
+
+    def count(tick: Tick) -> None:
+        ticks.append(tick.done if tick.unit == "positions" else 0)
+
     with pytest.raises(ExploreError, match="nothing is finished"):
         reanalyse(sources, CONFIG, out, finished_only=True, **options)
-
-    def stop() -> bool:
-        return len(journaled_items(out)) >= 3  # groups of four positions
-
     with pytest.raises(Stopped, match="12 of 40 positions"):
-        reanalyse(sources, CONFIG, out, stop=stop, **options)
+        reanalyse(sources, CONFIG, out, progress=count, stop=lambda: ticks[-1] >= 12, **options)
     shutil.copytree(out, usable)
     manifest = reanalyse(sources, CONFIG, usable, finished_only=True, **options)
     assert (manifest["positions"]["train"], manifest["selfplay"]["unfinished"]) == (12, 28)
@@ -193,7 +188,7 @@ def test_a_stopped_run_can_be_used_or_continued(
     visits = {(row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()}
     for row in datasets.table(usable).to_pylist():
         assert visits[row["game"], row["ply"]] == row["visits"]
-    ticks: list[int] = []
+    ticks.clear()
     reanalyse(sources, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **options)
     assert ticks == list(range(16, 41, 4))
     assert untimed_content(out) == untimed_content(made)
