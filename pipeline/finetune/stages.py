@@ -236,7 +236,7 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 
 
 def _make_side(checkpoint: Path, context: StageContext, progress: Progress) -> SideConfig:
-    """Return a checkpoint as a player; with the device onnx, its 8-bit export plays."""
+    """Return the settings of a checkpoint as a player; on the device onnx, of its export."""
     who = str(checkpoint)
     if context.config.explore.device == ONNX_DEVICE:
         export_once(checkpoint, context.human, progress)

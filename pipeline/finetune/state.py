@@ -179,7 +179,7 @@ class State(Schema):
         return self.best_before(len(self.generations))
 
     def best_before(self, number: int) -> int:
-        """Return the number of the best generation before `number`: its training started there."""
+        """Return the best generation before `number`, from whose network `number` is trained."""
         return max((one for one in self.promoted if one < number), default=0)
 
     @property

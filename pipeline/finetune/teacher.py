@@ -140,7 +140,7 @@ def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
 
 
 def _sample_searchable(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
-    """Yield random searchable rows of a dataset's held-out split."""
+    """Yield random rows of a dataset's held-out split whose positions can be searched."""
     dataset = Dataset.open(directory)
     split = next((split for split in ("val", "test") if dataset.has(split)), None)
     if split is None:
@@ -276,7 +276,7 @@ def adapt_to_hand_written(config: FinetuneConfig, rows: int) -> FinetuneConfig:
 
 
 def _replace_defaults(settings: Any, defaults: Any, changes: Mapping[str, Any]) -> Any:
-    """Change those settings that have their default values."""
+    """Apply `changes` to those settings that have their default values."""
     applied = {
         name: value
         for name, value in changes.items()

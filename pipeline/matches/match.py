@@ -361,7 +361,7 @@ def format_summary(summary: dict[str, Any]) -> str:
 def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
     """Format Elo with its 95 % interval, or with its one bound after a clean sweep.
 
-    `prefix` is that of the row's fields. Returns "" if the match was not played.
+    `prefix` starts the names of the row's fields. Returns "" if the match was not played.
     """
     elo, low, high = (row[prefix + name] for name in ELO_FIELDS)
     if elo is not None:

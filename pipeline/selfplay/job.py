@@ -325,7 +325,7 @@ def _run_processes(
     parts = [replace(task, numbers=task.numbers[first::processes]) for first in range(processes)]
     failures, stopped_at = [], math.inf
 
-    def is_grace_over() -> bool:
+    def should_cancel() -> bool:
         nonlocal stopped_at
         report()
         if stop():
@@ -333,7 +333,7 @@ def _run_processes(
             stopped_at = min(stopped_at, time.monotonic())
         return time.monotonic() - stopped_at > GRACE_SECONDS
 
-    with closing(engine.map(run_task, parts, is_grace_over)) as results:
+    with closing(engine.map(run_task, parts, should_cancel)) as results:
         for _, status, value in results:
             if status != "ok":
                 failures.append((status, value))

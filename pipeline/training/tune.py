@@ -46,7 +46,7 @@ class _RowSource:
 
     @property
     def source(self) -> Source:
-        """The source for a Mixture."""
+        """These rows as a source of a Mixture."""
         return Source(self.batches, self.first, self.takes)
 
     def describe_uses(self, drawn: int) -> dict[str, Any]:
