@@ -202,16 +202,8 @@ def test_each_dataset_of_human_moves_has_a_report_and_figures_are_averaged(
     assert written[-1] == context.folder / "eval" / "2013-01"
 
 
-@pytest.mark.parametrize(
-    ("teach", "uses", "share"),
-    [("value", 0.99, 0.5), ("value", 1.0, 0.0), ("both", 1.0, 0.5)],
-)
 def test_human_rows_are_used_for_one_pass_if_the_policy_is_kept(
-    context: StageContext,
-    monkeypatch: pytest.MonkeyPatch,
-    teach: Literal["value", "both"],
-    uses: float,
-    share: float,
+    context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares: list[float] = []
 
@@ -220,10 +212,12 @@ def test_human_rows_are_used_for_one_pass_if_the_policy_is_kept(
         return {"finished": True, "step": 1, "positions": 1, "metrics": {}, "uses": []}
 
     monkeypatch.setattr("pipeline.training.tune.tune_on", tune_on)
-    config = replace(LOOP, train=replace(LOOP.train, teach=teach))
-    spent = {file_hash(context.human[0] / "manifest.json"): uses}
-    train_stage(replace(context, config=config, spent=spent), silent, never)
-    assert shares == [share]
+    digest = file_hash(context.human[0] / "manifest.json")
+    for teach, uses in (("value", 0.99), ("value", 1.0), ("both", 1.0)):
+        train: Any = replace(LOOP.train, teach=teach)
+        used = replace(context, config=replace(LOOP, train=train), spent={digest: uses})
+        train_stage(used, silent, never)
+    assert shares == [0.5, 0.0, 0.5]
 
 
 def test_settings_that_a_later_stage_would_reject_are_refused(
