@@ -2,7 +2,6 @@
 errors."""
 
 import csv
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,16 @@ import pytest
 
 from engine.errors import UserError
 from engine.progress import Tick
-from model.checkpoint import load, read_card
+from model.checkpoint import load
 from pipeline.errors import Stopped
 from pipeline.finetune import loop
 from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.stages import decide
-from pipeline.finetune.state import STAGES, FinetuneError
+from pipeline.finetune.state import STAGES, FinetuneError, read_weights_hash
 from pipeline.selfplay.config import ExploreConfig
-from tests.pipeline import datasets
 from tests.pipeline.finetune.fakes import Script, match, write_networks
+from tests.pipeline.storage.jobs import content
 
 EXPLORE = ExploreConfig(explorer="hand-written")
 """The source is games, so that the loop needs no human datasets."""
@@ -44,20 +43,6 @@ def run_loop(
     return finetune(networks / "0", config, out, stages=stages, **options)
 
 
-def weights(directory: Path) -> str:
-    return str(read_card(directory)["files"]["weights"]["sha256"])
-
-
-def untimed_content(out: Path) -> dict[str, Any]:
-    """Return the hash of each of a loop's files, and the state without its times."""
-    files: dict[str, Any] = datasets.content(out)
-    del files["generations.csv"]
-    generations = json.loads((out / "state.json").read_text())["generations"]
-    for generation in generations:
-        del generation["seconds"]
-    return files | {"state.json": generations}
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(networks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run three generations; return the content of their files."""
@@ -68,7 +53,7 @@ def uninterrupted(networks: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     assert stages[0] == "generation 0: eval"
     labels = ["self-play", "train", "gate", "eval"]
     assert stages[1:5] == [f"generation 1: {label}" for label in labels]
-    return untimed_content(out)
+    return content(out)
 
 
 def test_the_order_of_stages_and_the_reasons_of_verdicts(networks: Path, tmp_path: Path) -> None:
@@ -105,8 +90,8 @@ def test_the_order_of_stages_and_the_reasons_of_verdicts(networks: Path, tmp_pat
     assert [row["control_score"] for row in rows[5:]] == ["0.6", "", "0.55"]
     assert (result["generation"], result["against_control"]["score"]) == (7, 0.55)
     card = load(out / "best")[1]
-    assert weights(out / "best") == weights(networks / "7")
-    assert weights(out / "seed") == weights(networks / "0")
+    assert read_weights_hash(out / "best") == read_weights_hash(networks / "7")
+    assert read_weights_hash(out / "seed") == read_weights_hash(networks / "0")
     assert card["finetune"]["through"] == [0, 1, 7]
     assert card["finetune"]["against_seed"]["score"] == 0.75
     assert len(list((out / "best").glob("*.safetensors"))) == 1
@@ -137,9 +122,9 @@ def test_a_loop_that_failed_and_is_extended_equals_an_uninterrupted_one(
     script.fail = fail
     with pytest.raises(ZeroDivisionError):
         run_loop(networks, out, CONFIG, script)
-    before = untimed_content(out)
+    before = content(out)
     assert run_loop(networks, out, replace(CONFIG, generations=1))["generations"] == 1
-    assert untimed_content(out) == before
+    assert content(out) == before
     answers = iter([False] * 4)
     with pytest.raises(Stopped, match="run the same command to continue"):
         run_loop(networks, out, stop=lambda: next(answers, True))
@@ -147,7 +132,7 @@ def test_a_loop_that_failed_and_is_extended_equals_an_uninterrupted_one(
     resumed = Script(networks)
     run_loop(networks, out, CONFIG, resumed)
     assert resumed.calls[0][0] == 2
-    assert untimed_content(out) == uninterrupted
+    assert content(out) == uninterrupted
 
 
 def test_minutes_end_a_loop_and_more_minutes_continue_it(
@@ -169,13 +154,13 @@ def test_minutes_end_a_loop_and_more_minutes_continue_it(
     assert result["minutes"] == pytest.approx(0.5, abs=0.1)
     assert (out / "best" / "checkpoint.json").exists()
     assert run_loop(networks, out, replace(CONFIG, minutes=100.0))["ended"] == "finished"
-    assert untimed_content(out) == uninterrupted
+    assert content(out) == uninterrupted
 
 
 def test_other_inputs_and_settings_are_refused(networks: Path, tmp_path: Path) -> None:
     one = replace(CONFIG, generations=1)
     run_loop(networks, tmp_path, one)
-    before, trained_less = untimed_content(tmp_path), replace(default_training(), epochs=1.0)
+    before, trained_less = content(tmp_path), replace(default_training(), epochs=1.0)
     for checkpoint, config, difference in (
         ("1", one, "checkpoint.name was '0', not '1'"),
         ("0", replace(one, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
@@ -186,7 +171,7 @@ def test_other_inputs_and_settings_are_refused(networks: Path, tmp_path: Path) -
         assert difference in str(refused.value)
     elsewhere = replace(one, workers=2, train=replace(default_training(), threads=3))
     run_loop(networks, tmp_path, elsewhere)
-    assert untimed_content(tmp_path) == before
+    assert content(tmp_path) == before
     with pytest.raises(UserError, match="unknown engine"):
         run_loop(networks, tmp_path / "new", replace(one, engine="abacus"))
     assert not (tmp_path / "new").exists()

@@ -86,14 +86,6 @@ def records(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
 
 
-def untimed_content(out: Path) -> dict[str, Any]:
-    """Return the hash of every file, and the manifest without its timing."""
-    files: dict[str, Any] = datasets.content(out)
-    manifest = datasets.manifest(out)
-    manifest["selfplay"].pop("timing")
-    return {**files, "manifest.json": manifest}
-
-
 def journaled_items(out: Path) -> set[int]:
     """Return the numbers of the items with a complete line in the journal."""
     numbers = set()

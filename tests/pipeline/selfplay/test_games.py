@@ -37,14 +37,8 @@ from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 from tests.pipeline.cli.conftest import invoke
-from tests.pipeline.selfplay.generations import (
-    journaled_items,
-    records,
-    searched,
-    small,
-    start,
-    untimed_content,
-)
+from tests.pipeline.selfplay.generations import journaled_items, records, searched, small, start
+from tests.pipeline.storage.jobs import content
 from tests.waiting import until
 
 CONFIG = small()
@@ -61,9 +55,9 @@ def resigning() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Play a generation without interruption in this process; return its folder."""
-    out = tmp_path_factory.mktemp("selfplay") / "made"
+    out = tmp_path_factory.mktemp("selfplay") / "generation"
     ticks: list[Tick] = []
     explore(None, CONFIG, out, lineage={"loop": "test"}, workers=1, progress=ticks.append)
     assert [tick.done for tick in ticks] == list(range(1, CONFIG.games + 1))
@@ -80,27 +74,29 @@ def boards(record: dict[str, Any]) -> list[chess.Board]:
     return positions
 
 
-def test_rows_equal_those_that_ingest_makes_from_the_games_pgn(made: Path, tmp_path: Path) -> None:
-    assert compare_files(made) == []
+def test_rows_equal_those_that_ingest_makes_from_the_games_pgn(
+    generation: Path, tmp_path: Path
+) -> None:
+    assert compare_files(generation) == []
     config, ingested = IngestConfig(val_share=VALIDATION_SHARE, test_share=0.0), tmp_path / "again"
-    ingest([str(made / "games.pgn")], ingested, config, workers=1)
+    ingest([str(generation / "games.pgn")], ingested, config, workers=1)
     expected = {(row["game"], row["ply"]): row for row in datasets.table(ingested).to_pylist()}
-    rows = datasets.table(made).to_pylist()
-    assert len(rows) == read_manifest(made)["selfplay"]["searched"] > 100
+    rows = datasets.table(generation).to_pylist()
+    assert len(rows) == read_manifest(generation)["selfplay"]["searched"] > 100
     assert {row["game"] for row in rows} == {game for game, _ in expected}
     for row in rows:
         assert row["eval"] is None, "a search's value is not an engine evaluation"
         other = expected[row["game"], row["ply"]]
         assert row == other | {name: row[name] for name in SEARCH_COLUMNS}
         assert other["visits"] is None
-    assert datasets.games(made) == datasets.games(ingested)
+    assert datasets.games(generation) == datasets.games(ingested)
 
 
-def test_visits_are_on_legal_moves(made: Path) -> None:
-    games = records(made)
+def test_visits_are_on_legal_moves(generation: Path) -> None:
+    games = records(generation)
     assert [record["number"] for record in games] == list(range(CONFIG.games))
     positions = [boards(record) for record in games]
-    rows, played_share = datasets.table(made).to_pylist(), 0.0
+    rows, played_share = datasets.table(generation).to_pylist(), 0.0
     for row in rows:
         board, record = positions[row["game"]][row["ply"]], games[row["game"]]
         move = move_of(row["label"], row["promotion"], board.turn)
@@ -119,9 +115,9 @@ def test_visits_are_on_legal_moves(made: Path) -> None:
     assert played_share / len(rows) > 0.1
 
 
-def test_results_endings_and_statistics_equal_python_chess(made: Path) -> None:
+def test_results_endings_and_statistics_equal_python_chess(generation: Path) -> None:
     endings: Counter[str] = Counter()
-    games = records(made)
+    games = records(generation)
     for record in games:
         last = boards(record)[-1]
         outcome = last.outcome(claim_draw=True)
@@ -137,7 +133,7 @@ def test_results_endings_and_statistics_equal_python_chess(made: Path) -> None:
             loser = boards(record)[record["resign_ply"]].turn
             assert record["resign_was_wrong"] == (record["result"] != ("0-1" if loser else "1-0"))
         endings[record["ending"]] += 1
-    manifest = read_manifest(made)
+    manifest = read_manifest(generation)
     played = manifest["selfplay"]
     assert played["endings"] == dict(endings)
     assert played["resignations"] == endings["resignation"] > 0
@@ -151,9 +147,12 @@ def test_results_endings_and_statistics_equal_python_chess(made: Path) -> None:
     assert played["timing"]["seconds"] > 0
 
 
-def test_python_chess_reads_the_pgn_with_a_value_for_every_search(made: Path) -> None:
-    text, rows = io.StringIO((made / "games.pgn").read_text()), datasets.table(made).to_pylist()
-    for number, record in enumerate(records(made)):
+def test_python_chess_reads_the_pgn_with_a_value_for_every_search(generation: Path) -> None:
+    text, rows = (
+        io.StringIO((generation / "games.pgn").read_text()),
+        datasets.table(generation).to_pylist(),
+    )
+    for number, record in enumerate(records(generation)):
         game = chess.pgn.read_game(text)
         assert game is not None
         assert game.errors == []
@@ -166,13 +165,13 @@ def test_python_chess_reads_the_pgn_with_a_value_for_every_search(made: Path) ->
         assert all(-1.0 <= float(value) <= 1.0 for value in values)
         assert all(node.eval() is None for node in game.mainline()), "values are not centipawns"
     assert chess.pgn.read_game(text) is None
-    assert {row["event"] for row in datasets.games(made)} == {"self-play of hand-written"}
+    assert {row["event"] for row in datasets.games(generation)} == {"self-play of hand-written"}
 
 
-def test_a_draw_penalty_lowers_the_values_of_drawn_games(made: Path, tmp_path: Path) -> None:
+def test_a_draw_penalty_lowers_the_values_of_drawn_games(generation: Path, tmp_path: Path) -> None:
     explore(None, small(draw_penalty=0.1, games=8), tmp_path, workers=1)
-    is_drawn = [record["result"] == "1/2-1/2" for record in records(made)]
-    unchanged = {(row["game"], row["ply"]): row for row in datasets.table(made).to_pylist()}
+    is_drawn = [record["result"] == "1/2-1/2" for record in records(generation)]
+    unchanged = {(row["game"], row["ply"]): row for row in datasets.table(generation).to_pylist()}
     rows = datasets.table(tmp_path).to_pylist()
     for row in rows:
         before = unchanged[row["game"], row["ply"]]
@@ -183,15 +182,17 @@ def test_a_draw_penalty_lowers_the_values_of_drawn_games(made: Path, tmp_path: P
     assert sum(is_drawn[row["game"]] for row in rows) > 10
 
 
-def test_verify_replays_the_rows_from_the_games(made: Path, tmp_path: Path) -> None:
-    dumps = find_dumps(made, read_manifest(made))
-    assert dumps == [str(made / "games.pgn")]
-    found = verify_dataset(made, dumps, rows=16)
+def test_verify_replays_the_rows_from_the_games(generation: Path, tmp_path: Path) -> None:
+    dumps = find_dumps(generation, read_manifest(generation))
+    assert dumps == [str(generation / "games.pgn")]
+    found = verify_dataset(generation, dumps, rows=16)
     assert [found[name] for name in ("files", "splits", "source", "rows")] == [[], [], [], []]
     assert found["compared"] == 16
 
 
-def test_a_stopped_and_damaged_run_ends_with_the_same_files(made: Path, tmp_path: Path) -> None:
+def test_a_stopped_and_damaged_run_ends_with_the_same_files(
+    generation: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     options: Any = {"lineage": {"loop": "test"}, "workers": 1}
     ticks = [0]
@@ -215,7 +216,7 @@ def test_a_stopped_and_damaged_run_ends_with_the_same_files(made: Path, tmp_path
     ticks, finished = [], len(read_journals(out / ".journal").finished)
     explore(None, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **options)
     assert ticks == list(range(finished + 1, CONFIG.games + 1)), "only the missing games are played"
-    assert untimed_content(out) == untimed_content(made)
+    assert content(out) == content(generation)
     figures = read_manifest(out)["selfplay"]["timing"]
     assert figures["damaged_lines"] == 3
     assert figures["seconds"] > 0
@@ -271,7 +272,7 @@ def test_ray_plays_the_same_games_as_local_processes(
     config = small(games=4, explorer="network", most_plies=6, device="cpu")
     explore(Path("net"), config, Path("ray"), engine="ray", workers=2)
     explore(Path("net"), config, Path("local"), workers=2)
-    assert untimed_content(tmp_path / "ray") == untimed_content(tmp_path / "local")
+    assert content(tmp_path / "ray") == content(tmp_path / "local")
 
 
 def test_wrong_settings_write_nothing(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
-from tests.pipeline.selfplay.generations import prepare, searched, untimed_content
+from tests.pipeline.selfplay.generations import prepare, searched
+from tests.pipeline.storage.jobs import content
 
 CONFIG = searched()
 COPIED = (
@@ -61,9 +62,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def made(sources: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generation(sources: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Search positions without interruption in this process; return the new dataset."""
-    out = tmp_path_factory.mktemp("made") / "out"
+    out = tmp_path_factory.mktemp("generation") / "out"
     ticks: list[Tick] = []
     reanalyse(sources, CONFIG, out, lineage={"loop": "test"}, progress=ticks.append)
     assert [tick.done for tick in ticks if tick.unit == "positions"] == list(range(4, 41, 4))
@@ -90,15 +91,15 @@ def is_mate(board: chess.Board, move: chess.Move) -> bool:
 
 
 def test_rows_equal_the_datasets_rows_and_visits_are_legal(
-    made: Path, sources: tuple[Path, Path]
+    generation: Path, sources: tuple[Path, Path]
 ) -> None:
-    assert compare_files(made) == []
-    boards, games = boards_of(sources[1]), datasets.games(made)
+    assert compare_files(generation) == []
+    boards, games = boards_of(sources[1]), datasets.games(generation)
     identities = [game["identity"] for game in datasets.games(sources[1])]
     originals = {
         (identities[row["game"]], row["ply"]): row for row in datasets.table(sources[1]).to_pylist()
     }
-    rows = datasets.table(made).to_pylist()
+    rows = datasets.table(generation).to_pylist()
     assert len(rows) == len({row["game"] for row in rows}) == 40
     assert all(row["last_move"] is not None for row in rows)
     for row in rows:
@@ -115,7 +116,7 @@ def test_rows_equal_the_datasets_rows_and_visits_are_legal(
             assert row["root_value"] == row["best_value"] == 1.0
         else:
             assert row["simulations"] == 12
-    manifest = datasets.manifest(made)
+    manifest = datasets.manifest(generation)
     card = json.loads((sources[0] / "checkpoint.json").read_text())
     assert manifest["lineage"]["checkpoint"]["weights_sha256"] == card["files"]["weights"]["sha256"]
     assert manifest["lineage"]["datasets"][0]["name"] == "positions"
@@ -141,13 +142,13 @@ def test_a_mate_in_one_does_not_count_as_a_changed_move(fen: str, changed: int) 
 
 
 def test_two_processes_with_a_network_and_compact_planes_give_the_same_rows(
-    made: Path, sources: tuple[Path, Path], tmp_path: Path
+    generation: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Also with another order of the dataset's rows."""
     config = IngestConfig(val_share=0.1, test_share=0.1, planes="compact", seed=7)
     ingest([str(sources[1].parent / "games.pgn")], tmp_path / "compact", config, workers=1)
     reanalyse((sources[0], tmp_path / "compact"), CONFIG, tmp_path / "out", workers=2)
-    assert datasets.table(tmp_path / "out").equals(datasets.table(made))
+    assert datasets.table(tmp_path / "out").equals(datasets.table(generation))
     assert datasets.manifest(tmp_path / "out")["selfplay"]["timing"]["processes"] == 2
 
 
@@ -169,7 +170,7 @@ def test_several_positions_of_a_game_are_drawn_if_needed(
 
 
 def test_a_stopped_run_can_be_used_or_continued(
-    made: Path, sources: tuple[Path, Path], tmp_path: Path
+    generation: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out, usable, ticks = tmp_path / "out", tmp_path / "usable", [0]
     options: Any = {"lineage": {"loop": "test"}}
@@ -185,13 +186,15 @@ def test_a_stopped_run_can_be_used_or_continued(
     manifest = reanalyse(sources, CONFIG, usable, finished_only=True, **options)
     assert (manifest["positions"]["train"], manifest["selfplay"]["unfinished"]) == (12, 28)
     assert compare_files(usable) == []
-    visits = {(row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()}
+    visits = {
+        (row["game"], row["ply"]): row["visits"] for row in datasets.table(generation).to_pylist()
+    }
     for row in datasets.table(usable).to_pylist():
         assert visits[row["game"], row["ply"]] == row["visits"]
     ticks.clear()
     reanalyse(sources, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **options)
     assert ticks == list(range(16, 41, 4))
-    assert untimed_content(out) == untimed_content(made)
+    assert content(out) == content(generation)
 
 
 def test_a_count_above_the_number_of_positions_is_an_error_unless_allowed(

@@ -47,7 +47,7 @@ CONFIG = TrainConfig(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make two checkpoints, human rows with some held out, and two generations of self-play."""
     folder = tmp_path_factory.mktemp("tuning")
     options: Any = {"validation": None, "data": {}, "progress": silent, "stop": never}
@@ -62,11 +62,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tune(made: Path, out: Path, config: TrainConfig = CONFIG, **options: Any) -> dict[str, Any]:
+def tune(folder: Path, out: Path, config: TrainConfig = CONFIG, **options: Any) -> dict[str, Any]:
     calls, stop_after = itertools.count(), options.pop("stop_after", 10**9)
-    selfplay = [made / name for name in options.pop("selfplay", ("one", "two"))]
-    human = [made / name for name in options.pop("human", ("human",))]
-    start = options.pop("start", made / "start")
+    selfplay = [folder / name for name in options.pop("selfplay", ("one", "two"))]
+    human = [folder / name for name in options.pop("human", ("human",))]
+    start = options.pop("start", folder / "start")
     options = {"human_share": 1 / 3, "most_uses": 1.0, "spent": {}, **options}
     return tune_on(
         selfplay, human, start, config, out, stop=lambda: next(calls) >= stop_after, **options
@@ -77,8 +77,8 @@ def weights_hash(card: dict[str, Any]) -> str:
     return str(card["files"]["weights"]["sha256"])
 
 
-def test_a_run_uses_its_rows_once_and_records_its_data(made: Path, tmp_path: Path) -> None:
-    card = tune(made, tmp_path / "net")
+def test_a_run_uses_its_rows_once_and_records_its_data(folder: Path, tmp_path: Path) -> None:
+    card = tune(folder, tmp_path / "net")
     assert card["step"] == card["config"]["steps"] == 22  # a batch takes 10 2/3 of 240 rows
     assert card["finished"]
     people, one, two = card["uses"]
@@ -89,20 +89,20 @@ def test_a_run_uses_its_rows_once_and_records_its_data(made: Path, tmp_path: Pat
     assert (one["drawn"], two["drawn"]) == (147, 88), "235 divided as 150 to 90"
     assert one["uses"] == 147 / 150
     assert "validation_top1" in card["metrics"]
-    assert card["data"]["start"]["weights_sha256"] == weights_hash(read_card(made / "start"))
+    assert card["data"]["start"]["weights_sha256"] == weights_hash(read_card(folder / "start"))
     assert [entry["name"] for entry in list_datasets(card["data"])] == ["human", "one", "two"]
-    before = read_card(made / "start")["positions"]
+    before = read_card(folder / "start")["positions"]
     assert (card["positions"], count_positions(card)) == (22 * 16, 22 * 16 + before)
-    later = tune(made, tmp_path / "later", start=tmp_path / "net")
+    later = tune(folder, tmp_path / "later", start=tmp_path / "net")
     assert count_positions(later) == 2 * 22 * 16 + before
     assert "start" not in later["data"]["start"]["data"], "generations do not nest"
-    repeated = tune(made, tmp_path / "net")
+    repeated = tune(folder, tmp_path / "net")
     assert "finished already" in repeated["message"]
     assert repeated["uses"] == card["uses"]
 
 
 def test_spent_rows_are_not_used_again(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, real = [], Mixture.from_step
 
@@ -112,8 +112,8 @@ def test_spent_rows_are_not_used_again(
             yield rows
 
     monkeypatch.setattr(Mixture, "from_step", record_games)
-    first = tune(made, tmp_path / "first", selfplay=("one",))
-    second = tune(made, tmp_path / "second", spent=add_uses(first, {}))
+    first = tune(folder, tmp_path / "first", selfplay=("one",))
+    second = tune(folder, tmp_path / "second", spent=add_uses(first, {}))
     spent = add_uses(second, add_uses(first, {}))
     assert [use["drawn"] for use in first["uses"]] == [74, 150]
     assert [use["drawn"] for use in second["uses"]] == [42, 0, 86]
@@ -124,40 +124,40 @@ def test_spent_rows_are_not_used_again(
     assert len(np.unique(people)) == 100, "every human row is used before one is used again"
     message = r"4 of 240 self-play positions may still be used.* increase most_uses"
     with pytest.raises(DatasetError, match=message):
-        tune(made, tmp_path / "third", spent=spent)
-    third = tune(made, tmp_path / "third", spent=spent, most_uses=2.0, stop_after=1)
+        tune(folder, tmp_path / "third", spent=spent)
+    third = tune(folder, tmp_path / "third", spent=spent, most_uses=2.0, stop_after=1)
     assert third["config"]["steps"] == 22
 
 
-def test_steps_are_limited_by_uses_and_by_epochs(made: Path, tmp_path: Path) -> None:
-    assert tune(made, tmp_path / "few", replace(CONFIG, epochs=0.2))["step"] == 5
+def test_steps_are_limited_by_uses_and_by_epochs(folder: Path, tmp_path: Path) -> None:
+    assert tune(folder, tmp_path / "few", replace(CONFIG, epochs=0.2))["step"] == 5
     long = replace(CONFIG, epochs=50.0)
-    many = tune(made, tmp_path / "many", long, most_uses=0.5)
+    many = tune(folder, tmp_path / "many", long, most_uses=0.5)
     assert many["step"] == 11
     assert all(use["uses"] <= 0.5 for use in many["uses"][1:])
-    alone = tune(made, tmp_path / "alone", long, human=())
+    alone = tune(folder, tmp_path / "alone", long, human=())
     assert alone["step"] == 15
     assert [use["names"] for use in alone["uses"]] == [["one"], ["two"]]
 
 
 def test_the_policy_is_kept_where_searches_teach_only_the_value(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It changes less than half as much as without the start's policy as its target."""
     config = replace(CONFIG, epochs=6.0, learning_rate=0.03, teach="value", search_value_share=1.0)
     options: dict[str, Any] = {"selfplay": ("two",), "most_uses": 20.0, "human_share": 0.1}
-    tune(made, tmp_path / "whole", config, **options)
-    tune(made, tmp_path / "stopped", config, stop_after=9, **options)
+    tune(folder, tmp_path / "whole", config, **options)
+    tune(folder, tmp_path / "stopped", config, stop_after=9, **options)
     assert not read_card(tmp_path / "stopped")["finished"]
-    card = tune(made, tmp_path / "stopped", config, **options)
+    card = tune(folder, tmp_path / "stopped", config, **options)
     assert weights_hash(card) == weights_hash(read_card(tmp_path / "whole"))
-    tune(made, tmp_path / "people", replace(config, keep_policy=False), **options)
+    tune(folder, tmp_path / "people", replace(config, keep_policy=False), **options)
     monkeypatch.setattr("model.training.save.keep_policy", lambda run, weights: None)
-    tune(made, tmp_path / "free", config, **options)
+    tune(folder, tmp_path / "free", config, **options)
     rows = next(
-        Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0)
+        Batches([folder / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0)
     )
-    start = compute_priors(made / "start", rows)
+    start = compute_priors(folder / "start", rows)
     whole, free, people = (
         compute_priors(tmp_path / name, rows) for name in ("whole", "free", "people")
     )
@@ -166,10 +166,10 @@ def test_the_policy_is_kept_where_searches_teach_only_the_value(
     assert losses[0] < 0.7 * losses[1], "without keep_policy, the policy learns human moves"
 
 
-def test_ratings_and_last_moves_are_hidden_in_rows_with_visits(made: Path) -> None:
+def test_ratings_and_last_moves_are_hidden_in_rows_with_visits(folder: Path) -> None:
     """Searches do not read these columns. If only the value learns from them, they are kept."""
     human, names = preset("fianchetto-human"), ("elo", "opponent_elo", "last_move")
-    batches = Batches([made / "two"], batch_size=90, columns=select_columns(CONFIG, human))
+    batches = Batches([folder / "two"], batch_size=90, columns=select_columns(CONFIG, human))
     rows = dict(next(batches.from_step(0)))
     rows |= {name: np.full(90, 1500, rows[name].dtype) for name in names}
     rows["visits"][0] = None  # not searched
@@ -187,28 +187,30 @@ def compute_priors(checkpoint: Path, rows: Batch) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def test_impossible_runs_are_refused_before_anything_is_written(made: Path, tmp_path: Path) -> None:
+def test_impossible_runs_are_refused_before_anything_is_written(
+    folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(DatasetError, match=r"one batch takes 666\.667"):
-        tune(made, tmp_path / "net", replace(CONFIG, batch_size=1000))
+        tune(folder, tmp_path / "net", replace(CONFIG, batch_size=1000))
     with pytest.raises(DatasetError, match="nowhere is not a directory"):
-        tune(made, tmp_path / "net", selfplay=("nowhere",))
+        tune(folder, tmp_path / "net", selfplay=("nowhere",))
     assert not (tmp_path / "net").exists()
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_and_other_inputs_are_refused(
-    made: Path, tmp_path: Path
+    folder: Path, tmp_path: Path
 ) -> None:
-    whole = tune(made, tmp_path / "whole")
-    stopped = tune(made, tmp_path / "stopped", stop_after=7)
+    whole = tune(folder, tmp_path / "whole")
+    stopped = tune(folder, tmp_path / "stopped", stop_after=7)
     assert stopped["step"] == 7
     assert sum(use["drawn"] for use in stopped["uses"]) == 7 * 16
     others: list[tuple[dict[str, Any], str]] = [
-        ({"start": made / "other"}, "the data differ"),
+        ({"start": folder / "other"}, "the data differ"),
         ({"human_share": 0.25}, "the data differ"),
         ({"selfplay": ("one",)}, "the data differ"),
         ({"config": replace(CONFIG, ema=0.2)}, "ema was 0.5, is 0.2"),
     ]
     for options, message in others:
         with pytest.raises(TrainingMismatchError, match=message):
-            tune(made, tmp_path / "stopped", options.pop("config", CONFIG), **options)
-    assert weights_hash(tune(made, tmp_path / "stopped")) == weights_hash(whole)
+            tune(folder, tmp_path / "stopped", options.pop("config", CONFIG), **options)
+    assert weights_hash(tune(folder, tmp_path / "stopped")) == weights_hash(whole)
