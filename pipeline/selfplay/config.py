@@ -42,7 +42,7 @@ class ExploreConfig(SelfPlayConfig):
     """Settings of a generation, recorded in the manifest."""
 
     games: Positive = 1000
-    """Number of games to play (source games)."""
+    """Number of games to play."""
     count: Positive = 20_000
     """Number of positions to search (sources people and near)."""
     source: SourceName = "games"

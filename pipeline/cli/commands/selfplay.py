@@ -50,7 +50,7 @@ class SelfPlay(Common):
     finished_only: bool = False
     """Make the dataset from the games and searches finished so far, without new ones."""
     workers: Count = 0
-    """Worker processes; 0 for one per core, or one where the network runs on a GPU."""
+    """Worker processes; 0 for one per core, on a GPU as many as its memory allows."""
     engine: str = "local"
     """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
     ray://HOST:PORT; its nodes share --out."""
