@@ -148,10 +148,8 @@ def test_results_endings_and_statistics_equal_python_chess(generation: Path) -> 
 
 
 def test_python_chess_reads_the_pgn_with_a_value_for_every_search(generation: Path) -> None:
-    text, rows = (
-        io.StringIO((generation / "games.pgn").read_text()),
-        datasets.table(generation).to_pylist(),
-    )
+    text = io.StringIO((generation / "games.pgn").read_text())
+    searches = Counter(datasets.table(generation)["game"].to_pylist())
     for number, record in enumerate(records(generation)):
         game = chess.pgn.read_game(text)
         assert game is not None
@@ -161,7 +159,7 @@ def test_python_chess_reads_the_pgn_with_a_value_for_every_search(generation: Pa
         assert game.headers["Site"].endswith(f"/0-{number}")
         comments = [node.comment for node in game.mainline()]
         values = re.findall(r"%value (\S+)\]", " ".join(comments))
-        assert len(values) == sum(row["game"] == number for row in rows)
+        assert len(values) == searches[number]
         assert all(-1.0 <= float(value) <= 1.0 for value in values)
         assert all(node.eval() is None for node in game.mainline()), "values are not centipawns"
     assert chess.pgn.read_game(text) is None
@@ -193,9 +191,8 @@ def test_verify_replays_the_rows_from_the_games(generation: Path, tmp_path: Path
 def test_a_stopped_and_damaged_run_ends_with_the_same_files(
     generation: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
+    out, ticks = tmp_path / "out", [0]
     options: Any = {"lineage": {"loop": "test"}, "workers": 1}
-    ticks = [0]
     for count in (3, 12):
         with pytest.raises(Stopped, match="of 24 games; run the same command to continue"):
             explore(
@@ -288,15 +285,8 @@ def test_wrong_settings_write_nothing(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             explore(checkpoint, config, out, **options)
     assert not out.exists()
-    journal = tmp_path / "elsewhere" / ".journal"
-    task = Task(
-        numbers=(0, 1),
-        config=small(),
-        checkpoint=None,
-        journal=journal,
-        run_file=journal / "run",
-        owner=None,
-    )
+    paths = {"checkpoint": None, "journal": tmp_path / "elsewhere", "run_file": tmp_path}
+    task = Task(numbers=(0, 1), config=small(), owner=None, **paths)
     with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} cannot access"):
         run_task(task)
 
