@@ -31,18 +31,13 @@ from pipeline.matches.match import (
     summarize_match,
 )
 from pipeline.matches.players import make_player
-from tests.conftest import REPOSITORY
+from pipeline.samples.shipped import EMBEDDED
 from tests.engine.match.test_arena import ROGUE
 from tests.pipeline.cli.conftest import invoke
+from tests.pipeline.datasets import content
 
 STRONG, WEAK = SideConfig(who="hand-written", simulations=8), SideConfig(who="policy:uniform")
 SMALL = ArenaConfig(games=8, seed=5, plies=4)
-FILES = ("games.jsonl", "games.pgn", "summary.json", "job.json")
-EMBEDDED = REPOSITORY / "datasets" / "embedded"
-
-
-def contents(out: Path) -> dict[str, bytes]:
-    return {name: (out / name).read_bytes() for name in FILES}
 
 
 def read_pgn(path: Path) -> list[chess.pgn.Game]:
@@ -94,17 +89,17 @@ def test_a_finished_match_is_not_played_again_and_can_be_extended(
     played: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(played[0], tmp_path / "out"))
-    before = contents(out)
+    before, games = content(out), (out / "games.jsonl").read_bytes()
     assert play_match(STRONG, WEAK, SMALL, out) == played[1]
-    assert contents(out) == before
+    assert content(out) == before
     extended = ArenaConfig(games=10, seed=5, plies=4, concurrency=2)
     with pytest.raises(Stopped, match="stopped after 8 games; run the same command to continue"):
         play_match(STRONG, WEAK, extended, out, stop=lambda: True)
     assert not json.loads((out / "summary.json").read_text())["finished"]
     summary = play_match(STRONG, WEAK, extended, out)
     assert summary == play_match(STRONG, WEAK, extended, tmp_path / "other")
-    assert contents(out) == contents(tmp_path / "other")
-    assert (out / "games.jsonl").read_bytes().startswith(before["games.jsonl"])
+    assert content(out) == content(tmp_path / "other")
+    assert (out / "games.jsonl").read_bytes().startswith(games)
     with pytest.raises(ValueError, match="already holds game number 10"):
         play_match(STRONG, WEAK, SMALL, out)
 
@@ -122,7 +117,7 @@ def test_other_players_and_settings_are_refused(
     ):
         with pytest.raises(MatchFilesError, match=difference):
             play_match(a, WEAK, config, out)
-    assert contents(out) == contents(played[0])
+    assert content(out) == content(played[0])
 
 
 def test_pairs_after_the_deciding_one_are_not_counted(tmp_path: Path) -> None:
@@ -144,7 +139,7 @@ def test_pairs_after_the_deciding_one_are_not_counted(tmp_path: Path) -> None:
     with (stopped / "games.jsonl").open("ab") as file:
         file.write(b'{"game": 3, "fen')  # a truncated line
     assert play_match(STRONG, WEAK, config, stopped) == summary
-    assert contents(stopped) == contents(whole)
+    assert content(stopped) == content(whole)
 
 
 def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
