@@ -170,10 +170,7 @@ def _choose_human_share(context: StageContext) -> float:
 
 
 def _train_on_human_rows(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """Train a candidate on human rows alone, for as many steps as with searched rows.
-
-    Returns its figures.
-    """
+    """Train a candidate on human rows for as many steps as with searched rows; return figures."""
     from model.checkpoint import read_card
 
     settings = context.config
@@ -362,11 +359,7 @@ DEFAULT_STAGES: Mapping[str, Stage] = {
 
 
 def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: float) -> Verdict:
-    """Return the verdict on a candidate.
-
-    `stages` has the figures of its stages, and `supervised` those of EVAL for the supervised
-    checkpoint.
-    """
+    """Return the verdict on a candidate, from its figures and the supervised network's EVAL."""
     if "failed" in stages["train"]:
         return Verdict(reason=f"its training failed: {stages['train']['failed']}")
     arena = stages["arena"]

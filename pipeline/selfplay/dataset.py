@@ -98,10 +98,7 @@ def _encode_games(folder: JobFolder, journals: Journals, config: ExploreConfig) 
 def _encode_chunk(
     folder: JobFolder, chunk: Chunk, entries: Sequence[Mapping[str, Any]], explore: ExploreConfig
 ) -> None:
-    """Encode a chunk of games.pgn; write its shards and note.
-
-    `entries` are the journal's entries of its games.
-    """
+    """Write the shards and note of a chunk of games.pgn, with its games' journal entries."""
     config = explore.make_ingest_config()
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts)
@@ -265,10 +262,7 @@ def summarize_games(journals: Journals) -> dict[str, Any]:
 
 
 def summarize_searches(journals: Journals, phases: Mapping[str, int]) -> dict[str, Any]:
-    """Return statistics of searched positions, for the manifest.
-
-    `phases` has the number of positions drawn from each phase.
-    """
+    """Return statistics of searched positions; `phases` has the number drawn from each phase."""
     sums: Counter[str] = Counter()
     for line in journals.finished.values():
         sums.update(line.read()["record"])

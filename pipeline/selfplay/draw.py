@@ -11,7 +11,8 @@ the dataset stores its planes. A weighted draw without replacement takes the row
 -log(u) / weight (Efraimidis and Spirakis 2006). Memory grows with the number of games, not of
 positions.
 
-Axes: R rows of a row group, C candidates, N positions drawn, G games drawn.
+Axes: R rows of a row group, P planes, C candidates, N positions drawn, W words of a packed
+position, G games drawn.
 """
 
 import json
@@ -161,10 +162,7 @@ def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
 
 
 def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
-    """List each dataset's name, manifest hash and held-out part, members of training sets included.
-
-    Raises DatasetError.
-    """
+    """Return the name, manifest hash and held-out part of each dataset; raises DatasetError."""
     return [
         {"name": part.name, "manifest_sha256": part.identity, "held_out": part.held_out}
         for directory in datasets
@@ -179,10 +177,7 @@ def _draw_candidates(
     progress: Progress,
     stop: Stop,
 ) -> NDArray[Any]:
-    """Draw up to `config.count` candidates.
-
-    The number per game is as small as possible, since positions of a game are correlated.
-    """
+    """Draw up to `config.count` candidates, as few per game as possible: these are correlated."""
     games = 0.0
     for dataset in members:
         positions = dataset.page["positions"]

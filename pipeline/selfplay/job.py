@@ -303,10 +303,7 @@ def _run_workers(
 
 
 def _default_processes(task: Task) -> int:
-    """Return the default number of local processes: one per core.
-
-    On a GPU there may be fewer, as many as fit into its memory and the machine's.
-    """
+    """Return the default number of processes: one per core, on a GPU as many as memory allows."""
     cores = count_cores()
     if not task.uses_gpu:
         return cores

@@ -144,10 +144,7 @@ def run_task(task: Task, report: Callable[[], None] = lambda: None, stop: Stop =
 
 @contextmanager
 def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
-    """Yield a task's evaluator, and its device and dtype as text.
-
-    Torch uses one thread, since each core has its own process.
-    """
+    """Yield a task's evaluator, on one thread, and its device and dtype as text."""
     if not task.config.uses_network:
         yield evaluate, "compiled"
         return

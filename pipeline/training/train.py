@@ -71,10 +71,7 @@ def list_datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def describe_trainings(card: dict[str, Any]) -> str:
-    """Describe the data that a network was trained on, the newest run first.
-
-    Positions count as often as they were used.
-    """
+    """Describe the data that a network was trained on, the newest run first."""
     datasets = card["data"].get("datasets", [])
     names = ", ".join(dict.fromkeys(dataset["name"] for dataset in datasets))
     text = f"{card['positions']:,} positions of {names or 'unknown data'}"
@@ -83,10 +80,7 @@ def describe_trainings(card: dict[str, Any]) -> str:
 
 
 def count_positions(card: dict[str, Any]) -> int:
-    """Count the positions that a network was trained on, as often as each was used.
-
-    Includes the training of its start checkpoints.
-    """
+    """Count the positions that a network was trained on, with repetitions, over all its runs."""
     before = card["data"].get("start")
     count: int = card["positions"] + (count_positions(before) if before else 0)
     return count
@@ -110,8 +104,7 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
 def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
     """Look up a preset by name: in the card of `out`, then of `start`, then in the preset table.
 
-    So a checkpoint keeps its network when the table's row changes. Raises UnknownPresetError, and
-    the errors of `model.checkpoint.read_card`.
+    Raises UnknownPresetError, and the errors of `model.checkpoint.read_card`.
     """
     from model.checkpoint import CARD_FILE, read_card
     from model.network.preset import preset_from_row

@@ -167,10 +167,7 @@ def _open_source(
 def _plan_steps(
     config: "TrainConfig", sources: Sequence[_RowSource], share: Fraction, most_uses: float
 ) -> tuple[int, list[_RowSource]]:
-    """Return the number of steps, and the self-play sources with `takes` set.
-
-    `share` is the share of human rows. Raises DatasetError if the uses left do not fill a batch.
-    """
+    """Return the number of steps, and the sources with `takes` set; `share` is of human rows."""
     assert config.epochs is not None, "the length of the run is given in epochs"
     left = [max(0, int(most_uses * one.batches.rows + 1e-6) - one.first) for one in sources]
     rows_per_step = config.batch_size * (1 - share)
@@ -189,10 +186,7 @@ def _plan_steps(
 
 
 def _split_in_proportion(total: int, weights: Sequence[int]) -> list[int]:
-    """Split `total` in proportion to `weights`, by the largest-remainder method.
-
-    No part exceeds its weight if `total` does not exceed their sum.
-    """
+    """Split `total` in proportion to `weights` by largest remainder; no part exceeds its weight."""
     total_weight = sum(weights)
     parts = [total * weight // total_weight for weight in weights]
     by_remainder = sorted(
