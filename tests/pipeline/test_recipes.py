@@ -78,7 +78,7 @@ def test_the_recipe_human_mixes_datasets_and_then_trains_on_one(
         for name in ("all", "human")
     )
     assert first["data"]["shares"] == [0.6, 0.4]
-    assert [one["name"] for one in first["data"]["datasets"]] == ["rapid", "blitz"]
-    assert [one["name"] for one in last["data"]["datasets"]] == ["rapid"]
+    assert [dataset["name"] for dataset in first["data"]["datasets"]] == ["rapid", "blitz"]
+    assert [dataset["name"] for dataset in last["data"]["datasets"]] == ["rapid"]
     assert last["data"]["start"]["weights_sha256"] == first["files"]["weights"]["sha256"]
     assert [card["config"]["decay"] for card in (first, last)] == ["none", "linear"]

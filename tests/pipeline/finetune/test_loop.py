@@ -158,20 +158,20 @@ def test_minutes_end_a_loop_and_more_minutes_continue_it(
 
 
 def test_other_inputs_and_settings_are_refused(networks: Path, tmp_path: Path) -> None:
-    one = replace(CONFIG, generations=1)
-    run_loop(networks, tmp_path, one)
+    base = replace(CONFIG, generations=1)
+    run_loop(networks, tmp_path, base)
     before, trained_less = content(tmp_path), replace(default_training(), epochs=1.0)
     for checkpoint, config, difference in (
-        ("1", one, "checkpoint.name was '0', not '1'"),
-        ("0", replace(one, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
-        ("0", replace(one, train=trained_less), "config.train.epochs was 1.6"),
+        ("1", base, "checkpoint.name was '0', not '1'"),
+        ("0", replace(base, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
+        ("0", replace(base, train=trained_less), "config.train.epochs was 1.6"),
     ):
         with pytest.raises(FinetuneError, match="started with other inputs or settings") as refused:
             finetune(networks / checkpoint, config, tmp_path, stages=Script(networks).stages())
         assert difference in str(refused.value)
-    elsewhere = replace(one, workers=2, train=replace(default_training(), threads=3))
+    elsewhere = replace(base, workers=2, train=replace(default_training(), threads=3))
     run_loop(networks, tmp_path, elsewhere)
     assert content(tmp_path) == before
     with pytest.raises(UserError, match="unknown engine"):
-        run_loop(networks, tmp_path / "new", replace(one, engine="abacus"))
+        run_loop(networks, tmp_path / "new", replace(base, engine="abacus"))
     assert not (tmp_path / "new").exists()

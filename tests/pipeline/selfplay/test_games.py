@@ -183,9 +183,9 @@ def test_a_draw_penalty_lowers_the_values_of_drawn_games(generation: Path, tmp_p
 def test_verify_replays_the_rows_from_the_games(generation: Path, tmp_path: Path) -> None:
     dumps = find_dumps(generation, read_manifest(generation))
     assert dumps == [str(generation / "games.pgn")]
-    found = verify_dataset(generation, dumps, rows=16)
-    assert [found[name] for name in ("files", "splits", "source", "rows")] == [[], [], [], []]
-    assert found["compared"] == 16
+    result = verify_dataset(generation, dumps, rows=16)
+    assert [result[name] for name in ("files", "splits", "source", "rows")] == [[], [], [], []]
+    assert result["compared"] == 16
 
 
 def test_a_stopped_and_damaged_run_ends_with_the_same_files(
