@@ -7,11 +7,10 @@ import pytest
 
 from model.network.presets import presets
 from pipeline.cli.main import parse
-from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
 from tests.conftest import REPOSITORY
 from tests.model.network.test_presets import small
 from tests.pipeline import datasets
+from tests.pipeline.selfplay.generations import make_dataset
 from tests.test_documents import FENCED, commands
 
 RECIPES = sorted((REPOSITORY / "pipeline" / "recipes").glob("*.yaml"))
@@ -22,10 +21,7 @@ SMALL = "--steps 2 --batch-size 4 --device cpu --set patience=0 --set validation
 @pytest.fixture(scope="module")
 def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a dataset of a few games."""
-    folder = tmp_path_factory.mktemp("recipes")
-    dump = datasets.dump(folder / "games.pgn", 20)
-    ingest([str(dump)], folder / "out", IngestConfig(val_share=0.2), workers=1)
-    return folder / "out"
+    return make_dataset(tmp_path_factory.mktemp("recipes"), 20, val_share=0.2)
 
 
 @each_recipe

@@ -21,11 +21,8 @@ from pipeline.finetune.teacher import (
     compare_values,
     draw_held_out,
 )
-from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
-from tests.pipeline import datasets
 from tests.pipeline.finetune.fakes import Script, write_networks
-from tests.pipeline.selfplay.generations import searched
+from tests.pipeline.selfplay.generations import make_dataset, searched
 
 DEFAULT = FinetuneConfig(generations=1)
 LOOP = replace(
@@ -36,11 +33,7 @@ LOOP = replace(
 @pytest.fixture(scope="module")
 def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a dataset with a third of its games held out for validation."""
-    folder = tmp_path_factory.mktemp("human")
-    settings = IngestConfig(val_share=0.3, test_share=0.1)
-    dump = datasets.dump(folder / "games.pgn", 60)
-    ingest([str(dump)], folder / "positions", settings, workers=1)
-    return folder / "positions"
+    return make_dataset(tmp_path_factory.mktemp("human"), 60, val_share=0.3, test_share=0.1)
 
 
 def test_held_out_positions_come_from_many_games(human: Path, tmp_path: Path) -> None:
@@ -51,10 +44,8 @@ def test_held_out_positions_come_from_many_games(human: Path, tmp_path: Path) ->
     assert (positions == row_positions(draw_held_out([human], 20))).all()
     most = np.unique(draw_held_out([human], 10_000)["game"], return_counts=True)[1].max()
     assert most == teacher.MAX_POSITIONS_PER_GAME
-    games = str(datasets.dump(tmp_path / "games.pgn", 5))
-    ingest([games], tmp_path / "all", IngestConfig(test_share=0.0), workers=1)
     with pytest.raises(ConfigError, match="there are no held-out positions"):
-        draw_held_out([tmp_path / "all"], 20)
+        draw_held_out([make_dataset(tmp_path, 5, test_share=0.0)], 20)
 
 
 def test_overconfident_values_are_calibrated() -> None:

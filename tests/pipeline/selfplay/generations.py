@@ -60,13 +60,17 @@ def searched(**changes: object) -> ExploreConfig:
     return ExploreConfig(**{**SEARCH_SETTINGS, **changes})
 
 
+def make_dataset(folder: Path, games: int, **settings: Any) -> Path:
+    """Ingest random games, games.pgn in `folder`; return the dataset's folder."""
+    dump, config = datasets.dump(folder / "games.pgn", games), IngestConfig(**settings)
+    ingest([str(dump)], folder / "positions", config, workers=1)
+    return folder / "positions"
+
+
 def prepare(folder: Path, games: int = 60) -> tuple[Path, Path]:
     """Make a checkpoint and a dataset of random games; return their folders."""
     make(folder / "checkpoint")
-    dump = datasets.dump(folder / "games.pgn", games)
-    config = IngestConfig(val_share=0.1, test_share=0.1)
-    ingest([str(dump)], folder / "positions", config, workers=1)
-    return folder / "checkpoint", folder / "positions"
+    return folder / "checkpoint", make_dataset(folder, games, val_share=0.1, test_share=0.1)
 
 
 def start(games: int, out: Path) -> "subprocess.Popen[str]":

@@ -36,18 +36,15 @@ from pipeline.training import export
 from pipeline.training.train import find_validation_datasets, train_on
 from tests.conftest import REPOSITORY, shared_data
 from tests.model.network.test_presets import small
-from tests.pipeline.datasets import content, dump
+from tests.pipeline.datasets import content
+from tests.pipeline.selfplay.generations import make_dataset
 
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 
 
 @pytest.fixture(scope="module")
 def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("training")
-    games = str(dump(folder / "games.pgn", 12))
-    config = IngestConfig(test_share=0.2, val_share=0.3)
-    ingest([games], folder / "positions", config, workers=1)
-    return folder / "positions"
+    return make_dataset(tmp_path_factory.mktemp("training"), 12, test_share=0.2, val_share=0.3)
 
 
 def test_datasets_without_a_validation_split_are_not_used_for_validation(
