@@ -26,26 +26,22 @@ TIME_CONTROLS = ((60, 0), (180, 2), (300, 0), (600, 0), (900, 10))
 
 def play_game(player: Player, number: int, seed: int = 20261124) -> str:
     """Play game `number` and return it as PGN, with a blank line after the tags and the moves."""
-    random = np.random.default_rng([seed, number])
-    first = int(random.integers(len(RATINGS)))
-    second = int(np.clip(first + round(random.normal(0, 4)), 0, len(RATINGS) - 1))
+    rng = np.random.default_rng([seed, number])
+    first = int(rng.integers(len(RATINGS)))
+    second = int(np.clip(first + round(rng.normal(0, 4)), 0, len(RATINGS) - 1))
     ratings = RATINGS[first], RATINGS[second]
-    base, increment = TIME_CONTROLS[random.integers(len(TIME_CONTROLS))]
+    base, increment = TIME_CONTROLS[rng.integers(len(TIME_CONTROLS))]
     board, movetext, clocks, result = chess.Board(), list[str](), [base, base], ""
     while not result:
         side = board.ply() % 2
         temperature = 1.25 - ratings[side] / 4000
         choice = player.choose(
-            board,
-            temperature,
-            rating=ratings[side],
-            opponent_rating=ratings[1 - side],
-            random=random,
+            board, temperature, rating=ratings[side], opponent_rating=ratings[1 - side], random=rng
         )
-        if result := find_early_result(board, choice, ratings[side], random):
+        if result := find_early_result(board, choice, ratings[side], rng):
             break
         if board.ply() > 1:  # clocks start after each side's first move
-            spent = min(base / 60 * random.exponential(), clocks[side] / 12)
+            spent = min(base / 60 * rng.exponential(), clocks[side] / 12)
             clocks[side] += increment - round(spent)
         move = f"{board.fullmove_number}{'...' if side else '.'} {board.san(choice.move)}"
         movetext.append(f"{move} {{ [%clk {timedelta(seconds=clocks[side])}] }}")
@@ -70,12 +66,12 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
 
 
 def find_early_result(
-    board: chess.Board, choice: Choice, rating: int, random: np.random.Generator
+    board: chess.Board, choice: Choice, rating: int, rng: np.random.Generator
 ) -> str:
     """Return the result if the mover resigns or the players agree to a draw, "" otherwise."""
-    if choice.value < -0.9 and random.random() < rating / 10_000:
+    if choice.value < -0.9 and rng.random() < rating / 10_000:
         return "0-1" if board.turn == chess.WHITE else "1-0"
-    drawn = board.ply() > 80 and choice.wdl[1] > 0.8 and random.random() < 0.1
+    drawn = board.ply() > 80 and choice.wdl[1] > 0.8 and rng.random() < 0.1
     return "1/2-1/2" if board.ply() >= 300 or drawn else ""
 
 
