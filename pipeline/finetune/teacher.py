@@ -57,41 +57,27 @@ LICHESS_SLOPE = 0.00368208
 """Slope of Lichess's logistic curve from centipawns to expected scores
 (lichess.org/page/accuracy)."""
 
-# Defaults of a loop that learns from the hand-written player (docs/log/2026-11-25.md)
 DEFAULT_HUMAN_SHARE = 0.15
-"""Share of human rows in a batch."""
-DEFAULT_TRAINING: Mapping[str, Any] = {
-    "epochs": 1.5,
-    "learning_rate": 2e-3,
-    "value_weight": 1.0,
-    "results": False,
-}
-"""Training settings."""
+"""Default share of human rows in a batch, if the hand-written player teaches."""
+DEFAULT_TRAINING = {"epochs": 1.5, "learning_rate": 2e-3, "value_weight": 1.0, "results": False}
+"""Default training settings, if the hand-written player teaches (docs/log/2026-11-25.md)."""
 MANY_ROWS = 500_000
 """Number of human rows from which the defaults for many rows apply."""
 DEFAULT_TRAINING_MANY_ROWS = {**DEFAULT_TRAINING, "keep_policy": False, "learning_rate": 1e-3}
-"""Training settings with many human rows, where searched rows also train the policy, on the human
-moves."""
+"""Default training settings with many human rows, where searched rows also teach human moves."""
 DEFAULT_NEAR_SHARE, DEFAULT_NEAR_SHARE_MANY_ROWS = 2 / 3, 0.3
-"""Share of positions near human positions among all searched positions, with few and with many
-human rows; games reduce it in proportion."""
+"""Default share of positions near human positions among all searched positions, with few and with
+many human rows. A share of games reduces it in proportion."""
 MAX_SEARCHED_POSITIONS, SEARCHED_POSITIONS_PER_ROW = 500_000, 2
-"""Limits on the number of searched positions, in total and per human row."""
+"""Default limits on the positions that the hand-written player searches, in total and per human
+row."""
 HUMAN_POSITIONS_PER_ROW = 2 / 3
-"""Limit on the number of searched human positions per human row: some positions repeat, others are
-too early in the game."""
-
+"""Default limit on the human positions that the hand-written player searches, per human row: some
+positions repeat, others are too early in the game."""
 HELD_OUT_COLUMNS = (
-    "planes",
-    "castling",
-    "ep_file",
-    "halfmove",
-    "ply",
-    "plies",
-    "game",
-    "eval",
-    "result",
-)
+    "planes", "castling", "ep_file", "halfmove", "ply", "plies", "game", "eval", "result",
+)  # fmt: skip
+"""Columns read to draw held-out positions."""
 
 
 def compare_teachers(
@@ -255,24 +241,20 @@ def adapt_to_hand_written(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     `rows` is the number of human rows. Settings that the user changed from their defaults are kept.
     """
     defaults, many = FinetuneConfig(generations=1), rows >= MANY_ROWS
-    near_share = (DEFAULT_NEAR_SHARE_MANY_ROWS if many else DEFAULT_NEAR_SHARE) * (
-        1.0 - config.games_share
-    )
-    changes: dict[str, Any] = {"near_share": near_share, "human_share": DEFAULT_HUMAN_SHARE}
-    config = _replace_defaults(config, defaults, changes)
+    near_share = DEFAULT_NEAR_SHARE_MANY_ROWS if many else DEFAULT_NEAR_SHARE
+    near_share *= 1.0 - config.games_share
+    shares = {"near_share": near_share, "human_share": DEFAULT_HUMAN_SHARE}
+    config = _replace_defaults(config, defaults, shares)
     people_share = max(1.0 - config.near_share - config.games_share, MIN_SOURCE_SHARE)
     max_by_people = round(HUMAN_POSITIONS_PER_ROW * rows / people_share)
     count = max(1, min(MAX_SEARCHED_POSITIONS, SEARCHED_POSITIONS_PER_ROW * rows, max_by_people))
     search = replace(defaults.explore.search, algorithm="puct", simulations=TEACHER_SIMULATIONS)
     changes = {"count": count, "search": search}
     explore = _replace_defaults(config.explore, defaults.explore, changes)
-    changes = dict(DEFAULT_TRAINING_MANY_ROWS if many else DEFAULT_TRAINING)
-    train = _replace_defaults(config.train, defaults.train, changes)
-    return replace(
-        config,
-        explore=replace(explore, explorer="hand-written"),
-        train=replace(train, teach="value"),
-    )
+    training = DEFAULT_TRAINING_MANY_ROWS if many else DEFAULT_TRAINING
+    train = _replace_defaults(config.train, defaults.train, training)
+    explore, train = replace(explore, explorer="hand-written"), replace(train, teach="value")
+    return replace(config, explore=explore, train=train)
 
 
 def _replace_defaults(settings: Any, defaults: Any, changes: Mapping[str, Any]) -> Any:
