@@ -110,13 +110,12 @@ def identify_loop(
         if not Dataset.open(directory).has("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
     settings = flatten_leaves(to_jsonable_python(config))
+    fixed = {name: settings[name] for name in settings if name not in CHANGEABLE_SETTINGS}
     return {
         "format_version": FORMAT_VERSION,
         "checkpoint": {"name": checkpoint.resolve().name, "weights": weights},
         "human": identify_datasets(human),
-        "config": {
-            name: value for name, value in settings.items() if name not in CHANGEABLE_SETTINGS
-        },
+        "config": fixed,
     }
 
 

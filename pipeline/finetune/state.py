@@ -31,12 +31,8 @@ from pipeline.storage.stores import publish_json
 from pipeline.storage.tables import csv_text, markdown
 
 FORMAT_VERSION: Literal[2] = 2
-STATE_FILE, GENERATIONS_FOLDER, CSV_FILE, BEST_FOLDER = (
-    "state.json",
-    "generations",
-    "generations.csv",
-    "best",
-)
+STATE_FILE, CSV_FILE = "state.json", "generations.csv"
+GENERATIONS_FOLDER, BEST_FOLDER = "generations", "best"
 STAGES = ("explore", "train", "arena", "eval")
 """The stages of a generation, in order."""
 NOTHING_PROMOTED = (

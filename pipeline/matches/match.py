@@ -328,10 +328,8 @@ def summarize_match(
 
 def _round_elo(elo: Estimate) -> dict[str, float | None]:
     """Return Elo and its interval, rounded; after a clean sweep only one bound, the rest None."""
-    only = {0.0: "elo_high", 1.0: "elo_low"}.get(elo.score)
-    return {
-        name: round(getattr(elo, name), 2) if only in (None, name) else None for name in ELO_FIELDS
-    }
+    known = {0.0: ["elo_high"], 1.0: ["elo_low"]}.get(elo.score, ELO_FIELDS)
+    return {name: round(getattr(elo, name), 2) if name in known else None for name in ELO_FIELDS}
 
 
 def _count_endings(games: Iterable[GameRecord]) -> dict[str, int]:
