@@ -26,7 +26,7 @@ from pipeline.defs.steps import (
     run_step,
 )
 from pipeline.finetune.loop import finetune
-from pipeline.finetune.strength import strength
+from pipeline.finetune.strength import measure_strength
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.stores import file_hash
 
@@ -96,8 +96,9 @@ def strength_report(
             raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
         best = file_hash(card)
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
-        work = partial(strength, tuned, out, simulations=options.simulations, games=options.games)
-        work = partial(work, hand_written=64, engine=datasets.uci_engine, nodes=(100,))
+        work = partial(measure_strength, tuned, out, simulations=options.simulations)
+        work = partial(work, games=options.games, hand_written=64)
+        work = partial(work, engine=datasets.uci_engine, nodes=(100,))
         result = run_step(context, work, lock=out)
     return Result(
         metadata=tuned_metadata.describe_strength(out, tuned, result),

@@ -13,16 +13,16 @@ from model.training.config import TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig, SourceName
 
-MAX_USES = 1_000_000
-"""Maximum value of `most_uses`."""
-MIN_SHARE = 1e-6
-"""Share below which a source is skipped: shares that should be 0 may have rounding errors."""
-Games = Annotated[int, Field(ge=2, multiple_of=2)]
-"""A number of games, which come in pairs with colors swapped."""
+MIN_SOURCE_SHARE = 1e-6
+"""Share below which a source is skipped, because a computed share of 0 may have a rounding
+error."""
+EvenCount = Annotated[int, Field(ge=2, multiple_of=2)]
+"""Number of games in a match, which plays each opening twice with colors swapped."""
 
 
-def _explore() -> ExploreConfig:
-    # four times the simulations of a match: searches of 16 weakened the network (docs/findings.md)
+def _default_exploration() -> ExploreConfig:
+    # Four times as many simulations as in a match. Training on searches of 16 simulations
+    # weakened the network (docs/findings.md).
     search = replace(ExploreConfig().search, simulations=256, max_considered_actions=16)
     return ExploreConfig(games=4000, count=48_000, search=search)
 
@@ -43,20 +43,20 @@ def default_training() -> TrainConfig:
 
 @settings(ConfigError)
 class GateConfig:
-    """Matches and thresholds for promotion: an SPRT against the best network, then both controls.
+    """Conditions for promotion: an SPRT against the best network, then a match with each control.
 
-    With the default settings, a network 20 Elo worse passes less than once in 20 times
-    (tests/pipeline/finetune/test_gate.py).
+    With the default settings, a network 20 Elo worse than the best passes with a probability below
+    5 % (tests/pipeline/finetune/test_gate.py).
     """
 
-    games: Games = 400
+    games: EvenCount = 400
     """Maximum number of games against the best network; a candidate is rejected if the SPRT is
-    still undecided."""
+    still undecided after them."""
     simulations: Positive = 64
     """Simulations per move of both players."""
-    seed_games: Games = 100
+    seed_games: EvenCount = 100
     """Games against each control: the supervised checkpoint, and a network trained on human rows
-    alone for the same number of steps. Only candidates that the SPRT accepts play them."""
+    alone for the same number of steps. Only candidates that the SPRT accepts play these matches."""
     elo0: float = -15.0
     """Elo difference of the SPRT's H0; a candidate is rejected when H0 is accepted."""
     elo1: float = 35.0
@@ -70,45 +70,45 @@ class GateConfig:
 
     @property
     def sprt(self) -> SprtConfig:
-        """Return the sequential test against the best network."""
+        """The sequential test against the best network."""
         return SprtConfig(elo0=self.elo0, elo1=self.elo1, alpha=0.05, beta=0.1)
 
 
 @settings(ConfigError)
 class FinetuneConfig:
-    """Settings of a loop, which runs for a number of generations, of minutes, or both."""
+    """Settings of a fine-tuning loop; `generations`, `minutes` or both set its length."""
 
     generations: Positive | None = None
-    """Number of generations; a resumed loop may run more."""
+    """Total number of generations; increase it to continue a finished loop."""
     minutes: Annotated[float, Field(gt=0)] | None = None
-    """Time limit in minutes, over all starts of the loop; the stage in progress then stops and can
-    be resumed."""
+    """Time limit in minutes, summed over all starts of the loop; the stage in progress then stops
+    and can be resumed."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Random seed of games, searches, openings and the order of training rows; each generation
     derives its own."""
     buffer: Positive = 4
-    """Number of recent generations whose searched rows are used for training, the new one included;
-    only those with the same explorer and targets are used."""
+    """Number of recent generations whose searched rows are used for training, including the new
+    one; generations with another explorer or other training targets are left out."""
     human_share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Share of human rows in a training batch, if --positions names any. With teach=value and
-    keep_policy, human rows are used for one pass only."""
-    most_uses: Annotated[float, Field(gt=0, le=MAX_USES)] = 2.0
+    """Share of human rows in a training batch, if there are human datasets (--positions). With
+    teach=value and keep_policy, human rows are used for one pass only."""
+    most_uses: Annotated[float, Field(gt=0, le=1e6)] = 2.0
     """Maximum number of times that a searched row is used on average, over all training runs that
     led to a network."""
     workers: Count = 0
-    """Processes that play or search; 0 for one per core."""
+    """Number of processes that play or search; 0 for one per core."""
     engine: str = "local"
     """Where games and searches run: local, ray, ray:HOST:PORT or ray://HOST:PORT."""
     games_share: Share = 0.0
-    """Share of `explore.games` that a generation plays; human positions make up the rest."""
+    """Share of self-play among the sources: a generation plays this share of `explore.games`."""
     near_share: Share = 0.0
-    """Share of the `explore.count` positions that are one to four random moves away from human
-    positions."""
-    explore: ExploreConfig = field(default_factory=_explore)
-    """EXPLORE: the number of positions, the search settings and the player; games_share and
-    near_share choose the source."""
+    """Share of positions one to four random moves away from human positions: a generation searches
+    this share of `explore.count`. The rest are human positions."""
+    explore: ExploreConfig = field(default_factory=_default_exploration)
+    """EXPLORE: number of positions, search settings and player; games_share and near_share set the
+    sources."""
     train: TrainConfig = field(default_factory=default_training)
-    """TRAIN: the training of one generation. An epoch is a pass over the searched rows in the
+    """TRAIN: settings of a generation's training. An epoch is a pass over the searched rows in the
     buffer; training ends early when `most_uses` is reached."""
     gate: GateConfig = field(default_factory=GateConfig)
     """ARENA and the verdict: the conditions for promotion."""
@@ -124,14 +124,14 @@ class FinetuneConfig:
                 "set seed instead of train.seed"
             )
 
-    def training(self, seed: int) -> TrainConfig:
-        """Return the training settings of a generation, with this random seed."""
+    def make_train_config(self, seed: int) -> TrainConfig:
+        """Return the training settings with this random seed; teach auto or none becomes policy."""
         is_explicit = self.train.teach in ("policy", "value", "both")
         return replace(self.train, teach=self.train.teach if is_explicit else "policy", seed=seed)
 
     @property
     def sources(self) -> dict[str, ExploreConfig]:
-        """Return the self-play settings of each source; human positions make up the rest."""
+        """The exploration settings of each source whose share is not 0."""
         shares: dict[SourceName, float] = {
             "people": 1.0 - self.games_share - self.near_share,
             "near": self.near_share,
@@ -145,11 +145,11 @@ class FinetuneConfig:
                 games=max(1, round(share * self.explore.games)),
             )
             for source, share in shares.items()
-            if share > MIN_SHARE
+            if share > MIN_SOURCE_SHARE
         }
 
 
-FREE_TO_CHANGE = frozenset(
+CHANGEABLE_SETTINGS = frozenset(
     {"generations", "minutes", "workers", "engine", "train.device", "train.threads"}
 )
-"""Settings that a resumed loop may change: its length, and where it runs."""
+"""Settings that may differ when a loop is resumed: its length, and the hardware it runs on."""

@@ -1,8 +1,8 @@
 """Run the loop: EXPLORE -> TRAIN -> ARENA -> EVAL and a verdict, for each generation.
 
-The loop is a state machine over `State`: find the first unfinished stage, run it, record it. So it
-can be killed at any moment and resumed. The stages are functions (pipeline/finetune/stages.py), so
-that tests can run the loop without a network.
+The loop is a state machine over `State`: it runs the first unfinished stage, records its figures,
+and repeats. So it can be killed at any moment and resumed. The stages are functions
+(pipeline/finetune/stages.py), so that tests can run the loop without a network.
 """
 
 import logging
@@ -22,29 +22,29 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LOCAL
-from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
+from pipeline.finetune.config import CHANGEABLE_SETTINGS, FinetuneConfig
 from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext, decide, write_supervised
 from pipeline.finetune.state import (
-    BEST,
+    BEST_FOLDER,
     FORMAT_VERSION,
     FinetuneError,
     Generation,
     Verdict,
-    checkpoint_of,
-    folder_of,
-    format_table,
+    format_generations,
+    locate_checkpoint,
+    locate_generation,
     publish_state,
     read_state,
     read_weights_hash,
-    refresh,
+    update_derived_files,
 )
-from pipeline.finetune.teacher import choose_teacher, teach_by_hand
+from pipeline.finetune.teacher import adapt_to_hand_written, compare_teachers
 from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import identify_datasets
 from pipeline.storage.job_folder import FINETUNING, JobFolder, flatten_leaves
 
 LOG = logging.getLogger(__name__)
-STAGE_NAMES = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
+STAGE_LABELS = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
 """Names of the stages in progress messages."""
 
 
@@ -58,10 +58,11 @@ def finetune(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best.
+    """Run a fine-tuning loop in `out`, or resume it, and return the result.
 
-    `human` are datasets or training sets to search, to mix into training and to measure on. Without
-    them, the loss of human top-1 is not limited. An existing loop in `out` is resumed.
+    `checkpoint` is the supervised network to start from, and `out/best` the best network. `human`
+    are datasets or training sets: their positions are searched, mixed into training and used to
+    measure the accuracy on human moves. Without them, the gate does not limit the loss of accuracy.
 
     Raises FinetuneError if `out` is in use or belongs to another loop, Stopped if `stop` returns
     True or the minutes end before a candidate was measured, and the errors of the stages.
@@ -69,7 +70,7 @@ def finetune(
     check_settings(config, human)
     folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])
     folder.check()
-    identity = identify(checkpoint, human, config)
+    identity = identify_loop(checkpoint, human, config)
     with folder.lock():
         folder.claim(identity)
         write_supervised(checkpoint, human, out / "seed", {"generation": 0})
@@ -78,7 +79,7 @@ def finetune(
 
 def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
     """Raise ConfigError for settings that a later stage would reject."""
-    if not config.explore.plays:
+    if not config.explore.plays_games:
         raise ConfigError(
             "explore.source cannot be set for a loop: use --games-share and --near-share instead"
         )
@@ -97,23 +98,29 @@ def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
         make_engine(config.engine, config.workers)
 
 
-def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
-    """Return a loop's identity: the supervised weights, human datasets and fixed settings."""
+def identify_loop(
+    checkpoint: Path, human: Sequence[Path], config: FinetuneConfig
+) -> dict[str, Any]:
+    """Return what a resumed loop must share with the loop in its folder.
+
+    These are the supervised weights, the human datasets and all settings but CHANGEABLE_SETTINGS.
+    """
     weights = read_weights_hash(checkpoint)
     for directory in human:
         if not Dataset.open(directory).has("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
     settings = flatten_leaves(to_jsonable_python(config))
+    fixed = {name: settings[name] for name in settings if name not in CHANGEABLE_SETTINGS}
     return {
         "format_version": FORMAT_VERSION,
         "checkpoint": {"name": checkpoint.resolve().name, "weights": weights},
         "human": identify_datasets(human),
-        "config": {name: value for name, value in settings.items() if name not in FREE_TO_CHANGE},
+        "config": fixed,
     }
 
 
 class _Loop:
-    """One start of the loop."""
+    """A running loop: its state, inputs and clock."""
 
     def __init__(
         self,
@@ -128,14 +135,14 @@ class _Loop:
         self.weights, self.progress, self.stop = read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
         self.counted_until = time.monotonic()
-        """Time up to which the loop's seconds are counted."""
+        """The time (time.monotonic) up to which `state.seconds` is counted."""
 
     def run(self) -> dict[str, Any]:
         """Run stages until the generations or minutes are reached, or `stop` returns True."""
-        refresh(self.out, self.state)
-        why, best = "finished", self.out / BEST
+        update_derived_files(self.out, self.state)
+        ended, best = "finished", self.out / BEST_FOLDER
         try:
-            while (generation := self.state.current(self.config.generations)) is not None:
+            while (generation := self.state.open_generation(self.config.generations)) is not None:
                 if self._must_stop():
                     raise Stopped("stopped between two stages")
                 self._advance(generation)
@@ -144,45 +151,44 @@ class _Loop:
                 raise Stopped(
                     f"stopped; {best} is the best so far: run the same command to continue"
                 ) from None
-            why = "its minutes are over"
+            ended = "time limit reached"
             if len(self.state.decided) < 2:
                 done = "nothing was trained"
-                if any("train" in one.stages for one in self.state.generations):
-                    done = "one candidate was trained and not measured"
+                if any("train" in generation.stages for generation in self.state.generations):
+                    done = "one candidate was trained, but not measured"
                 raise Stopped(
                     f"{done} in {self.config.minutes:g} minutes; {best} is the supervised network",
                     remedy="increase minutes, and run the same command again to continue",
                     code="too-short",
                 ) from None
         finally:
-            publish_state(self.out, self.state)  # includes the time of an unfinished stage
-        return self._result(why)
+            publish_state(self.out, self.state)  # records the time of an unfinished stage
+        return self._make_result(ended)
 
-    def _settings(self, number: int) -> FinetuneConfig:
+    def _configure_generation(self, number: int) -> FinetuneConfig:
         """Return a generation's settings; with `teach` auto, compare the two teachers first."""
         teach, explore = self.config.train.teach, self.config.explore
         if teach in ("auto", "value") and not explore.uses_network:
-            return teach_by_hand(self.config, self._count_rows())
+            return adapt_to_hand_written(self.config, self._count_human_rows())
         if not number or teach != "auto" or self.config.sources.keys() == {"games"}:
             return self.config
         best = self.state.generations[self.state.best_before(number)]
         if best.teacher is None:
-            checkpoint = checkpoint_of(self.out, best.number)
-            self.counted_until = time.monotonic()
-            with self._add_time():
-                ticks = self._ticks(number, "teacher")
-                best.teacher = choose_teacher(
-                    checkpoint, self.human, explore.device, ticks, self._must_stop
+            checkpoint = locate_checkpoint(self.out, best.number)
+            report = self._label_progress(number, "teacher")
+            with self._count_time():
+                best.teacher = compare_teachers(
+                    checkpoint, self.human, explore.device, report, self._must_stop
                 )
             publish_state(self.out, self.state)
             LOG.info("%s: %s", checkpoint, best.teacher.text)
-        if best.teacher.teaches:
-            return teach_by_hand(self.config, self._count_rows())
+        if best.teacher.hand_written_teaches:
+            return adapt_to_hand_written(self.config, self._count_human_rows())
         return replace(self.config, train=replace(self.config.train, teach="none"))
 
-    def _count_rows(self) -> int:
+    def _count_human_rows(self) -> int:
         opened = map(Dataset.open, self.human)
-        return sum(one.count("train") for one in opened if not one.has_engine_moves)
+        return sum(dataset.count("train") for dataset in opened if not dataset.has_engine_moves)
 
     def _must_stop(self) -> bool:
         minutes = self.config.minutes
@@ -190,8 +196,11 @@ class _Loop:
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
     @contextmanager
-    def _add_time(self, seconds: dict[str, float] | None = None, name: str = "") -> Iterator[None]:
-        """On exit, add the time since `counted_until` to the seconds of the loop and of a stage."""
+    def _count_time(
+        self, seconds: dict[str, float] | None = None, name: str = ""
+    ) -> Iterator[None]:
+        """Add the time that the block takes to the loop's seconds, and to `seconds[name]`."""
+        self.counted_until = time.monotonic()
         try:
             yield
         finally:
@@ -202,70 +211,74 @@ class _Loop:
                 seconds[name] = seconds.get(name, 0.0) + spent
 
     def _advance(self, generation: Generation) -> None:
+        """Run the generation's next stage or, after its last one, decide its verdict; record it."""
         name = generation.next_stage
         if name is None and not generation.number:
             generation.verdict = Verdict(promoted=True, reason="the supervised checkpoint")
         elif name is None:
-            supervised, most = self.state.figures(0, "eval"), self.config.gate.max_top1_drop
-            generation.verdict = decide(generation.stages, supervised, most)
+            supervised, max_drop = self.state.figures(0, "eval"), self.config.gate.max_top1_drop
+            generation.verdict = decide(generation.stages, supervised, max_drop)
             LOG.info("generation %d: %s", generation.number, generation.verdict.reason)
         else:
-            context = self._context(generation.number)
+            context = self._make_context(generation.number)
             context.folder.mkdir(parents=True, exist_ok=True)
-            ticks = self._ticks(context.number, STAGE_NAMES[name])
-            self.counted_until = time.monotonic()
-            with self._add_time(generation.seconds, name):
-                figures = self.stages[name](context, ticks, self._must_stop)
+            report = self._label_progress(context.number, STAGE_LABELS[name])
+            with self._count_time(generation.seconds, name):
+                figures = self.stages[name](context, report, self._must_stop)
             generation.stages[name] = figures
         publish_state(self.out, self.state)
-        refresh(self.out, self.state)
+        update_derived_files(self.out, self.state)
 
-    def _context(self, number: int) -> StageContext:
+    def _make_context(self, number: int) -> StageContext:
         best = self.state.best
         return StageContext(
             number=number,
-            folder=folder_of(self.out, number),
-            candidate=checkpoint_of(self.out, number),
-            best=checkpoint_of(self.out, best),
-            supervised=checkpoint_of(self.out, 0),
-            buffer=self._buffer(number),
+            folder=locate_generation(self.out, number),
+            candidate=locate_checkpoint(self.out, number),
+            best=locate_checkpoint(self.out, best),
+            supervised=locate_checkpoint(self.out, 0),
+            buffer=self._list_buffer(number),
             human=self.human,
-            config=self._settings(number),
+            config=self._configure_generation(number),
             requested=self.config,
             lineage={"generation": number, "played_by": best, "seed_weights_sha256": self.weights},
             spent=self.state.figures(best, "train").get("spent", {}),
         )
 
-    def _buffer(self, number: int) -> tuple[Path, ...]:
-        """Return the self-play datasets of recent generations with the same explorer and targets.
+    def _list_buffer(self, number: int) -> tuple[Path, ...]:
+        """List the self-play datasets of recent generations with the same explorer and targets.
 
         The newest is last.
         """
-        settings, datasets = self._settings(number), list[Path]()
+        settings, datasets = self._configure_generation(number), list[Path]()
         for recent in range(max(1, number - self.config.buffer + 1), number + 1):
-            earlier = self._settings(recent)
+            earlier = self._configure_generation(recent)
             same_targets = earlier.train.teach == settings.train.teach
             if same_targets and earlier.explore.explorer == settings.explore.explorer:
-                datasets += [folder_of(self.out, recent) / source for source in earlier.sources]
+                datasets += [
+                    locate_generation(self.out, recent) / source for source in earlier.sources
+                ]
         return tuple(datasets)
 
-    def _ticks(self, number: int, stage: str) -> Progress:
+    def _label_progress(self, number: int, stage: str) -> Progress:
+        """Return a progress callback that adds the generation and stage to each report."""
 
-        def tick(one: Tick) -> None:
-            values = {"generation": number, **one.values}
-            self.progress(replace(one, values=values, stage=f"generation {number}: {stage}"))
+        def report(tick: Tick) -> None:
+            values = {"generation": number, **tick.values}
+            self.progress(replace(tick, values=values, stage=f"generation {number}: {stage}"))
 
-        return tick
+        return report
 
-    def _result(self, why: str) -> dict[str, Any]:
+    def _make_result(self, ended: str) -> dict[str, Any]:
         """Return the best network's figures, one row per generation, and text for the terminal."""
-        state, teacher = self.state, self.state.teacher
-        rows, lineage = [one.row() for one in state.decided], state.lineage()
+        state, teacher = self.state, self.state.last_comparison
+        rows = [generation.to_row() for generation in state.decided]
+        lineage = state.make_lineage()
         decision = [] if teacher is None else [textwrap.indent(teacher.text, "    "), ""]
-        best = f"best: generation {state.best}, in {self.out / BEST} ({why})"
+        best = f"best: generation {state.best}, in {self.out / BEST_FOLDER} ({ended})"
         return {
             "out": str(self.out),
-            "best": str(self.out / BEST),
+            "best": str(self.out / BEST_FOLDER),
             "generation": state.best,
             "generations": max(0, len(rows) - 1),
             "against_seed": lineage["against_seed"],
@@ -275,6 +288,6 @@ class _Loop:
             "rows": rows,
             "teacher": None if teacher is None else to_jsonable_python(teacher),
             "minutes": round(state.seconds / 60, 2),
-            "ended": why,
-            "text": "\n".join([*decision, format_table(rows), "", best]),
+            "ended": ended,
+            "text": "\n".join([*decision, format_generations(rows), "", best]),
         }

@@ -5,12 +5,12 @@ state.json        {format_version, seconds, generations: [{number, stages: {expl
 best/             the best network so far: an ordinary checkpoint with its lineage in the card
 generations.csv   one row per generation
 
-Generation 0 is the supervised checkpoint. Its only stage is eval, and it counts as promoted. The
-stages in `stages` are finished; the first missing one is next. The best network is the last one
-that was promoted.
+Generation 0 is the supervised checkpoint. Its only stage is eval, and it counts as promoted.
+`stages` has the figures of the finished stages; the first missing stage is run next. The best
+network is the last one that was promoted.
 
 Stability: FORMAT_VERSION 2. Two runs of the same loop differ only in `seconds`, and in the timing
-in `explore`.
+figures of `explore`.
 """
 
 import hashlib
@@ -31,23 +31,24 @@ from pipeline.storage.stores import publish_json
 from pipeline.storage.tables import csv_text, markdown
 
 FORMAT_VERSION: Literal[2] = 2
-STATE, GENERATIONS, CSV, BEST = "state.json", "generations", "generations.csv", "best"
+STATE_FILE, CSV_FILE = "state.json", "generations.csv"
+GENERATIONS_FOLDER, BEST_FOLDER = "generations", "best"
 STAGES = ("explore", "train", "arena", "eval")
 """The stages of a generation, in order."""
 NOTHING_PROMOTED = (
     "Nothing was promoted: the best network is the supervised one, so they did not play each other."
 )
-SIMULATIONS = 64
-"""Simulations per search when teachers are compared. With 1,024, the hand-written player's error is
+TEACHER_SIMULATIONS = 64
+"""Simulations per search when teachers are compared; with 1,024, the hand-written player's error is
 hardly smaller."""
-GAMES_COLUMNS = (
+GAME_FIGURES = (
     "games", "positions", "decisive_share", "mean_plies", "resignations", "played_on",
     "false_resignations",
 )  # fmt: skip
-MATCH_COLUMNS = ("games", "score", "elo", "elo_low", "elo_high")
-HUMAN_COLUMNS = ("top1", "top3", "cross_entropy", "value_brier")
-"""Figures of a generation's evaluation on human positions. With GAMES_COLUMNS and MATCH_COLUMNS,
-they are the columns of generations.csv."""
+MATCH_FIGURES = ("games", "score", "elo", "elo_low", "elo_high")
+HUMAN_FIGURES = ("top1", "top3", "cross_entropy", "value_brier")
+"""Figures of EVAL, on human positions. GAME_FIGURES, MATCH_FIGURES and HUMAN_FIGURES are also
+columns of generations.csv, those of matches with a prefix."""
 
 
 class FinetuneError(UserError):
@@ -59,14 +60,15 @@ class Verdict(Schema):
 
     promoted: bool = False
     undone: bool = False
-    """Whether the SPRT accepted the candidate but a later measurement rejected it."""
+    """Whether the SPRT accepted the candidate, but a later match or EVAL rejected it."""
     reason: Text
 
 
-class Teacher(Schema):
+class TeacherComparison(Schema):
     """Errors of the network's and the hand-written player's searches on held-out positions."""
 
     truth: Literal["evaluations", "results"]
+    """Reference of the errors: the datasets' evaluations, or the results of the games."""
     positions: Count
     games: Count
     network: Number
@@ -79,25 +81,26 @@ class Teacher(Schema):
     """Upper end of the same interval."""
 
     @property
-    def teaches(self) -> bool:
-        """Return whether the hand-written player's error is significantly smaller."""
+    def hand_written_teaches(self) -> bool:
+        """Whether the hand-written player's error is significantly smaller."""
         return self.high is not None and self.high < 0.0
 
     @property
     def text(self) -> str:
-        """Return two sentences: the decision and its reason."""
+        """The decision and its reason, in two sentences."""
         interval = "too few games for an interval"
         if self.low is not None:
             interval = f"{self.low:+.4f} to {self.high:+.4f}"
-        done = "No search teaches: the loop trains on human rows alone"
-        if self.teaches:
-            done = "The hand-written player teaches the value"
+        decision = "No search teaches: the loop trains on human rows alone"
+        if self.hand_written_teaches:
+            decision = "The hand-written player teaches the value"
         truth = "the datasets' evaluations" if self.truth == "evaluations" else "the games' results"
         return (
-            f"{done}. On {self.positions:,} held-out positions of {self.games:,} games, after "
-            f"{SIMULATIONS} simulations,\nits squared error of the expected score is "
-            f"{self.hand_written:.4f}, the network's {self.network:.4f} (difference\n"
-            f"{self.hand_written - self.network:+.4f}, {interval}), by {truth}."
+            f"{decision}. On {self.positions:,} held-out positions of {self.games:,} games, after "
+            f"{TEACHER_SIMULATIONS} simulations,\nthe hand-written player's mean squared error of "
+            f"the expected score is {self.hand_written:.4f}, the network's {self.network:.4f}\n"
+            f"(difference {self.hand_written - self.network:+.4f}, {interval}), measured against "
+            f"{truth}."
         )
 
 
@@ -108,12 +111,12 @@ class Generation(Schema):
     stages: dict[str, dict[str, Any]]
     seconds: dict[str, Number]
     verdict: Verdict | None = None
-    teacher: Teacher | None = None
+    teacher: TeacherComparison | None = None
     """The comparison of this generation's network with the hand-written player, if one was made."""
 
     @property
     def status(self) -> str:
-        """Return the verdict as one word."""
+        """The verdict in a word or two."""
         if self.verdict is None:
             return "under way"
         if self.verdict.promoted:
@@ -122,26 +125,26 @@ class Generation(Schema):
 
     @property
     def next_stage(self) -> str | None:
-        """Return the first unfinished stage, or None when only the verdict is missing."""
+        """The first unfinished stage, or None when only the verdict is missing."""
         if "failed" in self.stages.get("train", {}):
             return None  # there is no candidate to measure
         stages = STAGES if self.number else ("eval",)
         return next((name for name in stages if name not in self.stages), None)
 
-    def row(self) -> dict[str, Any]:
-        """Return the row of generations.csv; unknown figures are None."""
+    def to_row(self) -> dict[str, Any]:
+        """Return the generation's row of generations.csv; unknown figures are None."""
         games, training, arena, human = (self.stages.get(name, {}) for name in STAGES)
         gate, seed, control = (arena.get(name) or {} for name in ("best", "seed", "control"))
         row: dict[str, Any] = {"generation": self.number, "verdict": self.status}
-        row |= {name: games.get(name) for name in GAMES_COLUMNS}
+        row |= {name: games.get(name) for name in GAME_FIGURES}
         row |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
         row |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
         row |= {f"gate_{name}": gate.get(name) for name in ("games", "score")}
-        row |= {f"seed_{name}": seed.get(name) for name in MATCH_COLUMNS}
-        row |= {f"control_{name}": control.get(name) for name in MATCH_COLUMNS}
+        row |= {f"seed_{name}": seed.get(name) for name in MATCH_FIGURES}
+        row |= {f"control_{name}": control.get(name) for name in MATCH_FIGURES}
         if self.number == 0:
             row |= {"seed_elo": 0.0, "seed_elo_low": 0.0, "seed_elo_high": 0.0}
-        row |= {name: human.get(name) for name in HUMAN_COLUMNS}
+        row |= {name: human.get(name) for name in HUMAN_FIGURES}
         row |= {f"seconds_{name}": self.seconds.get(name) for name in STAGES}
         return row | {"reason": self.verdict.reason if self.verdict else ""}
 
@@ -151,108 +154,113 @@ class State(Schema):
 
     format_version: Literal[2]
     seconds: Annotated[float, Field(ge=0.0, lt=1e12)]
-    """Time spent over all starts of the loop, in seconds."""
+    """Running time in seconds, over all starts of the loop."""
     generations: list[Generation]
 
     @model_validator(mode="after")
     def _check_numbers(self) -> Self:
-        if [one.number for one in self.generations] != list(range(len(self.generations))):
+        numbers = [generation.number for generation in self.generations]
+        if numbers != list(range(len(numbers))):
             raise ValueError("its generations are not numbered 0, 1, 2, ...")
         return self
 
     @property
     def decided(self) -> list[Generation]:
-        """Return the generations that have a verdict, the supervised checkpoint first."""
-        return [one for one in self.generations if one.verdict is not None]
+        """The generations that have a verdict, the supervised checkpoint first."""
+        return [generation for generation in self.generations if generation.verdict is not None]
 
     @property
     def best(self) -> int:
-        """Return the number of the best generation: the last one that was promoted."""
+        """The number of the best generation, which is the last one that was promoted."""
         return self.best_before(len(self.generations))
 
     def best_before(self, number: int) -> int:
-        """Return the best generation before `number`, from which its training started."""
-        return max(
-            (one.number for one in self.decided[:number] if one.status == "promoted"), default=0
-        )
+        """Return the best generation before `number`, from whose network `number` is trained."""
+        return max((one for one in self.promoted if one < number), default=0)
 
     @property
-    def teacher(self) -> Teacher | None:
-        """Return the last comparison of teachers, or None if the user chose the teacher."""
-        return next((one.teacher for one in self.generations[::-1] if one.teacher), None)
+    def promoted(self) -> list[int]:
+        """The numbers of the promoted generations."""
+        return [one.number for one in self.decided if one.status == "promoted"]
+
+    @property
+    def last_comparison(self) -> TeacherComparison | None:
+        """The last comparison of teachers, or None if the user chose the teacher."""
+        comparisons = [generation.teacher for generation in self.generations if generation.teacher]
+        return comparisons[-1] if comparisons else None
 
     def figures(self, number: int, stage: str) -> dict[str, Any]:
         """Return the figures of a generation's stage, or {} if it is not finished."""
         return self.generations[number].stages.get(stage, {}) if self.generations else {}
 
-    def current(self, maximum: int | None) -> Generation | None:
-        """Return the unfinished generation or a new one, or None after `maximum` generations."""
+    def open_generation(self, limit: int | None) -> Generation | None:
+        """Return the unfinished generation or a new one, or None after `limit` generations."""
         number = len(self.decided)
-        if maximum is not None and number > maximum:
+        if limit is not None and number > limit:
             return None
         if number == len(self.generations):
             self.generations.append(Generation(number=number, stages={}, seconds={}))
         return self.generations[number]
 
-    def lineage(self) -> dict[str, Any]:
-        """Return the promotions up to the best network, and its matches with both controls."""
-        promoted = [one.number for one in self.decided if one.status == "promoted"] or [0]
-        arena = self.figures(self.best, "arena")
-        strength = {
-            f"against_{one}": {name: arena[one][name] for name in MATCH_COLUMNS}
-            if arena.get(one)
-            else None
-            for one in ("seed", "control")
-        }
-        return {"generation": self.best, "through": promoted, **strength}
+    def make_lineage(self) -> dict[str, Any]:
+        """Return the promoted generations up to the best, and its matches with both controls."""
+        arena, strength = self.figures(self.best, "arena"), dict[str, Any]()
+        for name in ("seed", "control"):
+            match = arena.get(name)
+            figures = {key: match[key] for key in MATCH_FIGURES} if match else None
+            strength[f"against_{name}"] = figures
+        return {"generation": self.best, "through": self.promoted or [0], **strength}
 
 
-def folder_of(out: Path, number: int) -> Path:
-    """Return the folder of generation `number`."""
-    return out / GENERATIONS / f"{number:03}"
+def locate_generation(out: Path, number: int) -> Path:
+    """Return the folder of a generation of the loop in `out`."""
+    return out / GENERATIONS_FOLDER / f"{number:03}"
 
 
-def checkpoint_of(out: Path, number: int) -> Path:
-    """Return the checkpoint of generation `number`; generation 0 is the supervised checkpoint."""
-    return folder_of(out, number) / "checkpoint" if number else out / "seed"
+def locate_checkpoint(out: Path, number: int) -> Path:
+    """Return the checkpoint of a generation; generation 0 is the supervised checkpoint."""
+    return locate_generation(out, number) / "checkpoint" if number else out / "seed"
 
 
 def read_weights_hash(checkpoint: Path) -> str:
-    """Return the SHA-256 of a checkpoint's weights, as its card states it."""
+    """Return the SHA-256 of a checkpoint's weights, according to its card."""
     from model.checkpoint import read_card
 
     return str(read_card(checkpoint)["files"]["weights"]["sha256"])
 
 
 def read_state(out: Path) -> State:
-    """Read the state of the loop in `out`, or create a new one; raises FinetuneError."""
-    path = out / STATE
+    """Read the state of the loop in `out`, or return the state of a new loop.
+
+    Raises FinetuneError for a damaged file or another version of the format.
+    """
+    path = out / STATE_FILE
     if not path.exists():
         return State(format_version=FORMAT_VERSION, seconds=0.0, generations=[])
-    found = read_json(path, FinetuneError)
+    content = read_json(path, FinetuneError)
     validate_content(
-        path, found, State, FinetuneError, hint=": it cannot be resumed; choose a new --out"
+        path, content, State, FinetuneError, hint=": it cannot be resumed; choose a new --out"
     )
-    return State.model_validate(found)
+    return State.model_validate(content)
 
 
 def publish_state(out: Path, state: State) -> None:
     """Write the state to state.json; NaN and infinities become null."""
-    publish_json(out, STATE, to_jsonable_python(state, inf_nan_mode="null"))
+    publish_json(out, STATE_FILE, to_jsonable_python(state, inf_nan_mode="null"))
 
 
-def refresh(out: Path, state: State) -> None:
-    """Update best/ and then generations.csv from the state."""
-    promote(checkpoint_of(out, state.best), out / BEST, state.lineage())
-    rows = [one.row() for one in state.generations]
+def update_derived_files(out: Path, state: State) -> None:
+    """Update best/ and generations.csv from the state."""
+    replace_checkpoint(locate_checkpoint(out, state.best), out / BEST_FOLDER, state.make_lineage())
+    rows = [generation.to_row() for generation in state.generations]
     columns = list(rows[0]) if rows else ["generation"]
-    publish_bytes(out, CSV, csv_text(columns, rows).encode())
+    publish_bytes(out, CSV_FILE, csv_text(columns, rows).encode())
 
 
-def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
-    """Replace the checkpoint `target` by a copy of `source`, with `origin` in its card.
+def replace_checkpoint(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
+    """Replace the checkpoint `target` with a copy of `source` whose card has `origin`.
 
-    `target` can be loaded at any moment. Raises CheckpointError.
+    `target` can be loaded at any moment, also while it is replaced. Raises CheckpointError.
     """
     from model.checkpoint import (
         CARD_FILE,
@@ -270,7 +278,7 @@ def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
             current["files"]["weights"]["sha256"] == entry["sha256"]
             and current["finetune"] == origin
         ):
-            # an earlier process may have died before it deleted these files
+            # a process may have been killed after it wrote the card
             delete_superseded(target, current)
             return
     data = (source / entry["name"]).read_bytes()
@@ -280,8 +288,8 @@ def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
     save_files(target, card | {"finished": True, "finetune": dict(origin)}, [("weights", data)])
 
 
-def format_table(rows: list[dict[str, Any]]) -> str:
-    """Return the generations as a Markdown table, followed by the reason for each verdict."""
+def format_generations(rows: list[dict[str, Any]]) -> str:
+    """Format the rows of generations as a Markdown table, followed by the verdicts' reasons."""
     cells = []
     for row in rows:
         elo = [format_elo(row, name) for name in ("seed_", "control_")]

@@ -1,15 +1,16 @@
 """Play matches between a loop's best network and its controls and other players."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
 from pipeline.finetune.stages import find_control
 from pipeline.finetune.state import (
-    BEST,
+    BEST_FOLDER,
     NOTHING_PROMOTED,
-    checkpoint_of,
+    locate_checkpoint,
     read_state,
     read_weights_hash,
 )
@@ -18,7 +19,7 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.storage.preflight import is_installed
 
 
-def strength(
+def measure_strength(
     tuned: Path,
     out: Path,
     *,
@@ -30,26 +31,30 @@ def strength(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play `tuned/best` at each simulation count against the controls, and against engines.
+    """Play a loop's best network, at each number of simulations, against controls and engines.
 
-    The controls are the supervised network and, if any, the network trained on human rows alone.
-    The UCI engine plays at each number of nodes, if it is installed. Returns `rows` and `text` of
-    `play_matches`, and `against_seed`: the first row, the match with the supervised network at
-    equal simulations; None if nothing was promoted, which the text then says.
+    `tuned` is the loop's folder. The controls are the supervised network and, if there is one, the
+    network trained on human rows alone; they play with `simulations[0]`. The hand-written player
+    plays with `hand_written` simulations (0: no match), and the UCI engine, if it is installed, at
+    each number of nodes.
+
+    Returns the `rows` and `text` of `play_matches`. `against_seed` is the first row, the match with
+    the supervised network at equal simulations, or None if nothing was promoted; the text then says
+    so.
     """
-    is_supervised = read_weights_hash(tuned / "seed") == read_weights_hash(tuned / BEST)
-    control = find_control(checkpoint_of(tuned, read_state(tuned).best))
+    is_supervised = read_weights_hash(tuned / "seed") == read_weights_hash(tuned / BEST_FOLDER)
+    control = find_control(locate_checkpoint(tuned, read_state(tuned).best))
     controls = [] if is_supervised else [tuned / "seed", control]
-    against = [SideConfig(who=str(one), simulations=simulations[0]) for one in controls if one]
+    opponents = [SideConfig(who=str(path), simulations=simulations[0]) for path in controls if path]
     if hand_written:
-        against.append(SideConfig(who="hand-written", simulations=hand_written))
+        opponents.append(SideConfig(who="hand-written", simulations=hand_written))
     if engine and is_installed(engine):
         options = ("Threads=1", "Hash=16") if "stockfish" in engine.lower() else ()
-        against += [
+        opponents += [
             SideConfig(who=f"uci:{engine}", nodes=count, options=options) for count in nodes
         ]
-    best = [SideConfig(who=str(tuned / BEST), simulations=count) for count in simulations]
-    pairings = [(one, other) for one in best for other in against]
+    best = [SideConfig(who=str(tuned / BEST_FOLDER), simulations=count) for count in simulations]
+    pairings = list(product(best, opponents))
     result: dict[str, Any] = {"out": str(out), "rows": [], "text": ""}
     if pairings:
         result = play_matches(pairings, ArenaConfig(games=games), out, progress=progress, stop=stop)

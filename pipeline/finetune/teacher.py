@@ -1,17 +1,17 @@
-"""Decide whether a network learns its value from the hand-written player: compare both players'
-searches of held-out positions.
+"""Decide whether a network learns its value from the hand-written player: compare the searches of
+both on held-out positions.
 
     held-out positions --64 simulations each--> values
-      --evaluations or results--> errors --> Teacher
+      --compared with evaluations or results--> errors --> TeacherComparison
 
 In experiments, the only teacher that made a network stronger was the hand-written player, and only
 for networks trained on few games (docs/findings.md). So a loop compares the network's own search
 with the hand-written player's. If the hand-written player's error is significantly smaller, it
 teaches the value. Otherwise the loop trains on human rows alone.
 
-Errors are squared errors of the expected score, after calibration: one factor on the value logits,
-fitted on the other half of the games. The scale of a teacher must not matter, since the trained
-value is calibrated too.
+Errors are squared errors of the expected score, after calibration: the value logits are multiplied
+by one factor, fitted on the other half of the games. So a player's scale does not matter, as it
+does not matter for teaching: the trained value is calibrated too.
 
 Axes: N positions, R rows, W words of a position.
 """
@@ -38,115 +38,113 @@ from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
-from pipeline.finetune.config import MIN_SHARE, FinetuneConfig
-from pipeline.finetune.state import SIMULATIONS, Teacher
+from pipeline.finetune.config import MIN_SOURCE_SHARE, FinetuneConfig
+from pipeline.finetune.state import TEACHER_SIMULATIONS, TeacherComparison
 from pipeline.selfplay.config import ONNX_DEVICE
-from pipeline.selfplay.draw import FIRST_PLY, rank_in_group
+from pipeline.selfplay.draw import MIN_PLY, rank_in_group
 from pipeline.training.export import export_once
 
-HELD_OUT_POSITIONS, MAX_PER_GAME = 2000, 8
+MAX_HELD_OUT_POSITIONS, MAX_POSITIONS_PER_GAME = 2000, 8
 """Maximum number of held-out positions that both players search, in total and per game."""
-OVERSAMPLE = 5
-"""Number of rows read for each position that is kept, so that the positions come from many
+ROWS_PER_POSITION = 5
+"""Number of rows read for each position that is drawn, so that the positions come from many
 games."""
-SEARCH_BATCH = 64
+POSITIONS_PER_BATCH = 64
 """Number of positions searched together."""
 MIN_EVALUATED_SHARE = 0.95
-"""Minimum share of positions with an evaluation. Below it, the players are compared by results
-instead."""
+"""Minimum share of positions with an evaluation; below it, the reference is the games' results."""
 LICHESS_SLOPE = 0.00368208
 """Slope of Lichess's logistic curve from centipawns to expected scores
 (lichess.org/page/accuracy)."""
 
-HUMAN_SHARE = 0.15
-"""Default share of human rows in a batch when the hand-written player teaches."""
-TRAIN_DEFAULTS: Mapping[str, Any] = {
-    "epochs": 1.5,
-    "learning_rate": 2e-3,
-    "value_weight": 1.0,
-    "results": False,
-}
-"""Defaults of the training settings when the hand-written player teaches
-(docs/log/2026-11-25.md)."""
+DEFAULT_HUMAN_SHARE = 0.15
+"""Default share of human rows in a batch, if the hand-written player teaches."""
+DEFAULT_TRAINING = {"epochs": 1.5, "learning_rate": 2e-3, "value_weight": 1.0, "results": False}
+"""Default training settings, if the hand-written player teaches (docs/log/2026-11-25.md)."""
 MANY_ROWS = 500_000
 """Number of human rows from which the defaults for many rows apply."""
-TRAIN_DEFAULTS_MANY_ROWS = {**TRAIN_DEFAULTS, "keep_policy": False, "learning_rate": 1e-3}
-"""The same with many human rows, where searched rows also train the policy on human moves."""
-NEAR_SHARE, NEAR_SHARE_MANY_ROWS = 2 / 3, 0.3
-"""Default share of near positions among the searched ones, without games: with few and with many
-human rows."""
-MAX_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
+DEFAULT_TRAINING_MANY_ROWS = {**DEFAULT_TRAINING, "keep_policy": False, "learning_rate": 1e-3}
+"""Default training settings with many human rows, where searched rows also teach human moves."""
+DEFAULT_NEAR_SHARE, DEFAULT_NEAR_SHARE_MANY_ROWS = 2 / 3, 0.3
+"""Default share of positions near human positions among all searched positions, with few and with
+many human rows. A share of games reduces it in proportion."""
+MAX_SEARCHED_POSITIONS, SEARCHED_POSITIONS_PER_ROW = 500_000, 2
 """Default limits on the positions that the hand-written player searches, in total and per human
 row."""
 HUMAN_POSITIONS_PER_ROW = 2 / 3
-"""Default limit on the human positions that it searches, per human row: some positions repeat or
-are too early in the game."""
+"""Default limit on the human positions that the hand-written player searches, per human row: some
+positions repeat, others are too early in the game."""
+HELD_OUT_COLUMNS = (
+    "planes", "castling", "ep_file", "halfmove", "ply", "plies", "game", "eval", "result",
+)  # fmt: skip
+"""Columns read to draw held-out positions."""
 
-COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply", "plies", "game", "eval", "result")
 
-
-def choose_teacher(
+def compare_teachers(
     checkpoint: Path, human: Sequence[Path], device: str, progress: Progress, stop: Stop
-) -> Teacher:
+) -> TeacherComparison:
     """Compare the searches of the network and the hand-written player on held-out positions.
 
-    Raises ConfigError without held-out positions, and Stopped.
+    `human` are the datasets or training sets with these positions. Raises ConfigError if there are
+    none, and Stopped.
     """
-    rows = draw_held_out(human, HELD_OUT_POSITIONS)
+    rows = draw_held_out(human, MAX_HELD_OUT_POSITIONS)
     positions_NW, values = row_positions(rows), list[NDArray[np.float64]]()
-    for player in (_open(checkpoint, human, device, progress), evaluate):
+    for evaluator in (_open_evaluator(checkpoint, human, device, progress), evaluate):
         before = len(values) * len(positions_NW)
 
-        def tick(done: int, before: int = before) -> None:
+        def report(done: int, before: int = before) -> None:
             progress(Tick(before + done, 2 * len(positions_NW), "positions compared"))
 
-        values.append(search_values(player, positions_NW, tick, stop))
-    by_network, by_hand = values
-    return compare_values(by_network, by_hand, rows)
+        values.append(search_values(evaluator, positions_NW, report, stop))
+    network_N, hand_written_N = values
+    return compare_values(network_N, hand_written_N, rows)
 
 
 def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
-    """Draw rows from the validation splits in random order; from test splits where there are none.
+    """Draw up to `count` rows in random order from the datasets' validation splits.
 
-    Each row belongs to a game (`game` is dataset << 32 | game), has at least two legal moves, and
-    has ply FIRST_PLY or later. Raises ConfigError if no dataset has such rows.
+    A dataset without a validation split gives rows of its test split. Each row belongs to a game
+    (`game` is dataset << 32 | game), has at least two legal moves, and has ply MIN_PLY or later.
+    Raises ConfigError if no dataset has such rows.
     """
     parts = list[Batch]()
     for number, folder in enumerate(human):
-        parts += _sample(folder, number, count, seed)
+        parts += _sample_searchable(folder, number, count, seed)
     if not any(len(part["game"]) for part in parts):
         raise ConfigError(
-            "no held-out positions to compare teachers on: ingest with a validation or test split, "
-            "or set --teach"
+            "there are no held-out positions to compare the network with the hand-written player: "
+            "ingest with a validation or test split, or set --teach"
         )
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order_R = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows["game"]))
     by_game_R = order_R[np.argsort(rows["game"][order_R], kind="stable")]
     rank_R = np.empty(len(order_R), dtype=np.int64)
     rank_R[by_game_R] = rank_in_group(rows["game"][by_game_R])
-    chosen_N = order_R[rank_R[order_R] < MAX_PER_GAME][:count]
+    chosen_N = order_R[rank_R[order_R] < MAX_POSITIONS_PER_GAME][:count]
     return {name: column[chosen_N] for name, column in rows.items()}
 
 
-def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
-    """Yield random searchable rows of a dataset's held-out split."""
+def _sample_searchable(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
+    """Yield random rows of a dataset's held-out split whose positions can be searched."""
     dataset = Dataset.open(directory)
     split = next((split for split in ("val", "test") if dataset.has(split)), None)
     if split is None:
         return
-    batches = Batches([dataset], split, batch_size=4096, seed=seed, columns=COLUMNS)
-    for batch in batches.sample(OVERSAMPLE * count):
+    batches = Batches([dataset], split, batch_size=4096, seed=seed, columns=HELD_OUT_COLUMNS)
+    for batch in batches.sample(ROWS_PER_POSITION * count):
         moves_R = np.bitwise_count(batch["planes"][:, MOVE_PLANES:]).sum(axis=1)
-        dead_R = np.array(
-            [has_insufficient_material(one) for one in row_positions(batch)], dtype=np.bool_
-        )
-        goes_on_R = (batch["halfmove"] < FIFTY_MOVES_PLIES) & ~dead_R & (batch["plies"] > 0)
-        rows_R = np.flatnonzero((moves_R > 1) & goes_on_R & (batch["ply"] >= FIRST_PLY))
+        drawn_R = batch["halfmove"] >= FIFTY_MOVES_PLIES
+        drawn_R |= np.fromiter(map(has_insufficient_material, row_positions(batch)), np.bool_)
+        in_game_R = (batch["plies"] > 0) & (batch["ply"] >= MIN_PLY)
+        rows_R = np.flatnonzero((moves_R > 1) & ~drawn_R & in_game_R)
         part = {name: column[rows_R] for name, column in batch.items()}
         yield part | {"game": part["game"].astype(np.uint64) | np.uint64(number << 32)}
 
 
-def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
+def _open_evaluator(
+    checkpoint: Path, human: Sequence[Path], device: str, progress: Progress
+) -> Evaluator:
     """Return the network's evaluator; with the device onnx, its 8-bit export."""
     if device == ONNX_DEVICE:
         from model.inference.onnx_evaluator import open_export
@@ -159,31 +157,39 @@ def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progre
 
 
 def search_values(
-    evaluator: Evaluator, positions_NW: NDArray[np.uint64], tick: Callable[[int], None], stop: Stop
+    evaluator: Evaluator,
+    positions_NW: NDArray[np.uint64],
+    report: Callable[[int], None],
+    stop: Stop,
 ) -> NDArray[np.float64]:
-    """Search positions; return the expected score of each best move, float64[N] in 0..1."""
-    found = list[float]()
-    for first in range(0, len(positions_NW), SEARCH_BATCH):
-        part = positions_NW[first : first + SEARCH_BATCH]
-        search = Search(evaluator, SearchConfig(simulations=SIMULATIONS), games=len(part), seed=1)
+    """Search positions; return the expected score of each best move, float64[N] in 0..1.
+
+    Calls `report` with the number of positions searched. Raises Stopped.
+    """
+    values = list[float]()
+    for first in range(0, len(positions_NW), POSITIONS_PER_BATCH):
+        part = positions_NW[first : first + POSITIONS_PER_BATCH]
+        search = Search(
+            evaluator, SearchConfig(simulations=TEACHER_SIMULATIONS), games=len(part), seed=1
+        )
         for slot, position in enumerate(part):
             search.start(slot, position, game=first + slot)
-        search.run(simulations=SIMULATIONS, noise=False, stop=stop)
+        search.run(simulations=TEACHER_SIMULATIONS, noise=False, stop=stop)
         if stop():
             raise Stopped("stopped while the hand-written player was compared with the network")
         moves = zip(*map(np.ndarray.tolist, search.choose()), strict=True)
-        found += [
+        values += [
             read_search_result(search.root(slot), *move).best_value
             for slot, move in enumerate(moves)
         ]
-        tick(len(found))
-    return (np.array(found) + 1.0) / 2.0
+        report(len(values))
+    return (np.array(values) + 1.0) / 2.0
 
 
 def compare_values(
-    network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], rows: Batch
-) -> Teacher:
-    """Compare both players' expected scores with evaluations or, if too few, with results."""
+    network_N: NDArray[np.float64], hand_written_N: NDArray[np.float64], rows: Batch
+) -> TeacherComparison:
+    """Compare both players' expected scores with the rows' evaluations or, if too few, results."""
     # imported here because it imports polars, which Dagster's code server does not load
     from pipeline.evaluation.figures import clustered_mean
 
@@ -195,11 +201,11 @@ def compare_values(
         truth_N = (rows["result"] + 1.0) / 2.0
     games_N = rows["game"][known_N]
     errors = [
-        np.square(calibrate_halves(one[known_N], truth_N, games_N) - truth_N)
-        for one in (network_N, by_hand_N)
+        np.square(calibrate_halves(values_N[known_N], truth_N, games_N) - truth_N)
+        for values_N in (network_N, hand_written_N)
     ]
     _, low, high = clustered_mean(errors[1] - errors[0], games_N)
-    return Teacher(
+    return TeacherComparison(
         truth="evaluations" if evaluated else "results",
         positions=len(games_N),
         games=len(np.unique(games_N)),
@@ -213,49 +219,47 @@ def compare_values(
 def calibrate_halves(
     values_N: NDArray[np.float64], truth_N: NDArray[np.float64], games_N: NDArray[np.uint64]
 ) -> NDArray[np.float64]:
-    """Calibrate the expected scores of each half of the games with the other half's factor."""
+    """Calibrate expected scores; the factor of each half of the games is fitted on the other."""
     import torch
 
     from model.calibration import fit_factor, scale_wdl
 
     wdl, target = (
-        np.stack([one, np.zeros_like(one), 1 - one], axis=1) for one in (values_N, truth_N)
+        torch.from_numpy(np.stack([scores_N, np.zeros_like(scores_N), 1 - scores_N], axis=1))
+        for scores_N in (values_N, truth_N)
     )
-    half_N = np.unique(games_N, return_inverse=True)[1] % 2 == 0
-    found_N = np.empty(len(values_N))
-    for mine_N in (half_N, ~half_N):
-        seen = torch.from_numpy(wdl[~mine_N]), torch.from_numpy(target[~mine_N])
-        factor = fit_factor(*seen, games_N[~mine_N])
-        found_N[mine_N] = scale_wdl(torch.from_numpy(wdl[mine_N]), factor)[:, 0].numpy()
-    return found_N
+    even_N = np.unique(games_N, return_inverse=True)[1] % 2 == 0
+    calibrated_N = np.empty(len(values_N))
+    for half_N in (even_N, ~even_N):
+        factor = fit_factor(wdl[~half_N], target[~half_N], games_N[~half_N])
+        calibrated_N[half_N] = scale_wdl(wdl[half_N], factor)[:, 0].numpy()
+    return calibrated_N
 
 
-def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
-    """Return the settings for learning the value from the hand-written player.
+def adapt_to_hand_written(config: FinetuneConfig, rows: int) -> FinetuneConfig:
+    """Return the settings for learning the value from the hand-written player's searches.
 
-    Only settings with default values are changed, including the search. The searches teach the
-    value, not the policy.
+    `rows` is the number of human rows. Settings that the user changed from their defaults are kept.
     """
     defaults, many = FinetuneConfig(generations=1), rows >= MANY_ROWS
-    near_share = (NEAR_SHARE_MANY_ROWS if many else NEAR_SHARE) * (1.0 - config.games_share)
-    changes: dict[str, Any] = {"near_share": near_share, "human_share": HUMAN_SHARE}
-    config = _replace_defaults(config, defaults, changes)
-    people = max(1.0 - config.near_share - config.games_share, MIN_SHARE)
-    from_people = round(HUMAN_POSITIONS_PER_ROW * rows / people)
-    count = max(1, min(MAX_POSITIONS, POSITIONS_PER_ROW * rows, from_people))
-    own_search = replace(defaults.explore.search, algorithm="puct", simulations=SIMULATIONS)
-    changes = {"count": count, "search": own_search}
+    near_share = DEFAULT_NEAR_SHARE_MANY_ROWS if many else DEFAULT_NEAR_SHARE
+    near_share *= 1.0 - config.games_share
+    shares = {"near_share": near_share, "human_share": DEFAULT_HUMAN_SHARE}
+    config = _replace_defaults(config, defaults, shares)
+    people_share = max(1.0 - config.near_share - config.games_share, MIN_SOURCE_SHARE)
+    max_by_people = round(HUMAN_POSITIONS_PER_ROW * rows / people_share)
+    count = max(1, min(MAX_SEARCHED_POSITIONS, SEARCHED_POSITIONS_PER_ROW * rows, max_by_people))
+    search = replace(defaults.explore.search, algorithm="puct", simulations=TEACHER_SIMULATIONS)
+    changes = {"count": count, "search": search}
     explore = _replace_defaults(config.explore, defaults.explore, changes)
-    changes = dict(TRAIN_DEFAULTS_MANY_ROWS if many else TRAIN_DEFAULTS)
-    train = _replace_defaults(config.train, defaults.train, changes)
-    return replace(
-        config,
-        explore=replace(explore, explorer="hand-written"),
-        train=replace(train, teach="value"),
-    )
+    training = DEFAULT_TRAINING_MANY_ROWS if many else DEFAULT_TRAINING
+    train = _replace_defaults(config.train, defaults.train, training)
+    explore, train = replace(explore, explorer="hand-written"), replace(train, teach="value")
+    return replace(config, explore=explore, train=train)
 
 
 def _replace_defaults(settings: Any, defaults: Any, changes: Mapping[str, Any]) -> Any:
+    """Apply `changes` to those settings that have their default values."""
     applied = {
         name: value
         for name, value in changes.items()

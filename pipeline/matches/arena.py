@@ -20,7 +20,7 @@ ROW_FIELDS = (
     "a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los",
     "forfeits",
 )  # fmt: skip
-"""Fields of a match's summary that are copied to the result's rows."""
+"""Fields of a match's summary that make up its row in matches.json."""
 
 
 def arena(
@@ -50,11 +50,12 @@ def play_matches(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play each pairing in its own folder of `out`; write and return `rows` and a table as `text`.
+    """Play a match for each pairing, each in its own folder of `out`.
 
-    Every player is started once before the first match, so that errors show early. Raises the
-    errors of `play_match`, and PlayerError for duplicate pairings. After Stopped, the same call
-    resumes.
+    Writes matches.json and table.md, and returns their content as `rows` and `text`. Every player
+    is started once before the first match, so that an error in its settings shows early. After
+    Stopped, the same call resumes. Raises the errors of `play_match`, and PlayerError for duplicate
+    pairings.
     """
     if len({frozenset(pair) for pair in pairings}) < len(pairings):
         raise PlayerError("a player is listed twice: give the two different limits or options")
@@ -71,17 +72,17 @@ def play_matches(
         folder.claim({})
         rows: list[dict[str, Any]] = []
         for a, b in pairings:
-            place = out / f"{folders[a]}-against-{folders[b]}"
-            summary = play_match(a, b, config, place, progress=progress, stop=stop)
-            rows.append({"match": place.name, **{name: summary[name] for name in ROW_FIELDS}})
-        table = format_table(rows)
+            match = out / f"{folders[a]}-against-{folders[b]}"
+            summary = play_match(a, b, config, match, progress=progress, stop=stop)
+            rows.append({"match": match.name, **{name: summary[name] for name in ROW_FIELDS}})
+        table = format_matches(rows)
         publish_json(out, "matches.json", {"rows": rows})
         publish_bytes(out, "table.md", table.encode() + b"\n")
     return {"out": str(out), "rows": rows, "text": table}
 
 
-def format_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a Markdown table: Elo with its 95 % interval, score and forfeits of each match."""
+def format_matches(rows: Sequence[dict[str, Any]]) -> str:
+    """Format matches as a Markdown table: Elo with its 95 % interval, score and forfeits."""
     return markdown(
         "player|opponent|Elo difference (95 %)|score|+ = -|forfeits",
         (

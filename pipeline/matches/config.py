@@ -1,5 +1,4 @@
-"""Settings of a match: the players and how they play. Imports little, because `--help` is built
-from it.
+"""Settings of a match and its players. Imports little, because `--help` is built from it.
 
 A player is one of
 
@@ -12,9 +11,9 @@ A player is one of
     uci:COMMAND         a UCI engine, such as "uci:stockfish" or "uci:fianchetto uci --evaluator
                         hand-written"
 
-Options are NAME=VALUE. For an engine they are UCI options (Hash=16), and for other players fields
-of SearchConfig (c_puct=2, algorithm=gumbel, leaves=8). With rating=1800, a calibrated checkpoint
-plays like a human of that rating; aim=strength also matches the strength of play
+Options are NAME=VALUE. For a UCI engine they are its UCI options (Hash=16), for other players the
+fields of SearchConfig (c_puct=2, algorithm=gumbel, leaves=8). With rating=1800, a calibrated
+checkpoint plays like a human of that rating; aim=strength also matches the strength of play
 (engine/search/human.py). Gumbel noise is off, unlike in self-play; gumbel_scale=1 turns it on.
 """
 
@@ -29,7 +28,9 @@ from engine.match import Limit, MatchError, PlayerError
 from engine.match.sprt import SprtConfig
 from model.settings import Count, NonNegative, Positive, settings
 
-CLOCK = re.compile(r"(?:(\d{1,5})/)?(\d{0,5}\.?\d{1,5})(?:\+(\d{0,5}\.?\d{1,5}))?", re.ASCII)
+CLOCK_PATTERN = re.compile(
+    r"(?:(\d{1,5})/)?(\d{0,5}\.?\d{1,5})(?:\+(\d{0,5}\.?\d{1,5}))?", re.ASCII
+)
 """A time control: [MOVES/]SECONDS[+INCREMENT]."""
 
 
@@ -48,7 +49,7 @@ class SideConfig:
     tc: str | None = None
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60)."""
     options: tuple[str, ...] = ()
-    """Options as NAME=VALUE."""
+    """Options as NAME=VALUE: UCI options of an engine, search settings of other players."""
 
     def __post_init__(self) -> None:
         if self.movetime is not None and self.tc is not None:
@@ -56,32 +57,32 @@ class SideConfig:
 
     @property
     def limit(self) -> Limit:
-        """Return the limit of a move; raises PlayerError for an invalid clock."""
+        """The limit of a move; raises PlayerError for an invalid clock."""
         if self.movetime is not None:
             return Limit(movetime=self.movetime / 1000)
         if self.tc is None:
             return Limit(nodes=self.nodes)
-        found = CLOCK.fullmatch(self.tc)
-        if found is None or not float(found[2]) or (found[1] and not int(found[1])):
-            clocks = "seconds+increment (10+0.1) or moves/seconds (40/60)"
-            raise PlayerError(f"{self.tc!r} is not a time control: give {clocks}")
-        moves = int(found[1]) if found[1] else None
-        return Limit(base=float(found[2]), increment=float(found[3] or 0), moves=moves)
+        clock = CLOCK_PATTERN.fullmatch(self.tc)
+        if clock is None or not float(clock[2]) or (clock[1] and not int(clock[1])):
+            formats = "seconds+increment (10+0.1) or moves/seconds (40/60)"
+            raise PlayerError(f"{self.tc!r} is not a time control: give {formats}")
+        moves = int(clock[1]) if clock[1] else None
+        return Limit(base=float(clock[2]), increment=float(clock[3] or 0), moves=moves)
 
 
 @settings(MatchError)
 class ArenaConfig:
-    """How a match is played."""
+    """Settings of a match."""
 
     games: Annotated[int, Field(ge=2, multiple_of=2)] = 200
-    """Games to play, two with each opening. A larger number extends a finished match."""
+    """Number of games, two with each opening; increase it to extend a finished match."""
     seed: int = 0
     """Random seed for openings and searches."""
     book: Path | None = None
     """PGN or EPD file of openings; by default openings are generated."""
     plies: int = 8
-    """Half-moves of generated openings, and maximum half-moves taken from the games of a PGN book,
-    0 for whole games."""
+    """Length of generated openings in half-moves. From each game of a PGN book, at most this many
+    half-moves are taken, or the whole game if 0."""
     early: bool = False
     """End the match as soon as the sequential test (SPRT) reaches a decision."""
     sprt: SprtConfig = field(default_factory=SprtConfig)

@@ -1,16 +1,15 @@
 """Play a match, resume it, and write its files.
 
-games.jsonl     one finished game per line, in order of completion; sorted by number when the match
-                is over
+games.jsonl     one finished game per line, in order of completion; sorted by number at the end of
+                the match
 games.pgn       the games with evaluations and clocks, sorted by number
 summary.json    the result
 
 A killed and resumed match has the same games as an uninterrupted one, unless moves depend on time
-or on an external engine. A game depends only on its number. If the sequential test ends a match,
-pairs after the deciding one are not counted.
+or on an external engine, because a game depends only on its number and the settings. If the
+sequential test ends a match, pairs after the deciding one are not counted.
 
-Stability: FORMAT_VERSION 1. The other files are derived from games.jsonl whenever a match ends or
-stops.
+Stability: FORMAT_VERSION 1. games.pgn and summary.json are derived from games.jsonl.
 """
 
 import hashlib
@@ -47,19 +46,20 @@ from pipeline.storage.job_folder import MATCH, JobFolder
 from pipeline.storage.stores import publish_json
 
 FORMAT_VERSION = 1
-JOURNAL, PGN, SUMMARY = "games.jsonl", "games.pgn", "summary.json"
-ELO = ("elo", "elo_low", "elo_high")
+GAMES_FILE, PGN_FILE, SUMMARY_FILE = "games.jsonl", "games.pgn", "summary.json"
+ELO_FIELDS = ("elo", "elo_low", "elo_high")
 """Fields of a summary: the Elo difference and the ends of its 95 % interval."""
-_TERMINATIONS = {
+_PGN_TERMINATIONS = {
     "adjudication": "adjudication",
     "timeout": "time forfeit",
     "illegal move": "rules infraction",
     "crash": "abandoned",
 }
+"""PGN's Termination tag by the ending of a game; all other endings are normal."""
 
 
 class MatchFilesError(UserError):
-    """The directory belongs to something other than this match, or cannot be read."""
+    """The directory belongs to another job, or its files cannot be read."""
 
 
 def play_match(
@@ -71,17 +71,18 @@ def play_match(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play the missing games of A against B in `out`; write and return the summary.
+    """Play the games of A against B that `out` does not have yet; write and return the summary.
 
     Raises PlayerError, BookError, MatchFilesError if `out` belongs to another match, MatchError
-    while another process uses `out`, and Stopped after writing the files of a stopped match.
+    while another process uses `out`, and Stopped after writing the summary of a stopped match.
     """
-    (first, one), (second, two) = make_player(a, config.seed), make_player(b, config.seed + 1)
-    openings, book = _openings(config)
+    player_a, identity_a = make_player(a, config.seed)
+    player_b, identity_b = make_player(b, config.seed + 1)
+    openings, book = _make_openings(config)
     identity = {
         "format_version": FORMAT_VERSION,
-        "a": one,
-        "b": two,
+        "a": identity_a,
+        "b": identity_b,
         "openings": {"book": book, "plies": config.plies, "seed": config.seed},
         "margin": config.margin,
         "ends_by": asdict(config.sprt) if config.early else None,
@@ -94,34 +95,35 @@ def play_match(
             last = max(games) + 1
             raise MatchError(f"{out} already holds game number {last}: set games to {last} or more")
         test = SequentialTest(config, games)
-        if test.decided() is None and len(games) < config.games:
-            _play_missing((first, second), openings, config, out, test, progress, stop)
-        pairs = test.decided()
+        if test.count_deciding_pairs() is None and len(games) < config.games:
+            _play_missing((player_a, player_b), openings, config, out, test, progress, stop)
+        pairs = test.count_deciding_pairs()
         end = config.games if pairs is None else 2 * pairs
         counted = [games[number] for number in sorted(games) if number < end]
-        same = first.name == second.name
-        names = (f"{first.name} (A)", f"{second.name} (B)") if same else (first.name, second.name)
+        names = player_a.name, player_b.name
+        if player_a.name == player_b.name:
+            names = f"{player_a.name} (A)", f"{player_b.name} (B)"
         finished = pairs is not None or len(counted) == config.games
         if finished:
-            clocks = {player.limit.clock or "-" for player in (first, second)}
+            clocks = {player.limit.clock or "-" for player in (player_a, player_b)}
             clock = clocks.pop() if len(clocks) == 1 else "?"
-            pgn = "".join(_pgn_of(game, names, clock) + "\n\n" for game in counted)
-            publish_bytes(out, JOURNAL, _format_json_lines(counted).encode())
-            publish_bytes(out, PGN, pgn.encode())
+            pgn = "".join(_format_pgn(game, names, clock) + "\n\n" for game in counted)
+            publish_bytes(out, GAMES_FILE, _format_json_lines(counted).encode())
+            publish_bytes(out, PGN_FILE, pgn.encode())
         summary = {
-            **summarize(counted, names, config.sprt),
+            **summarize_match(counted, names, config.sprt),
             "finished": finished,
             "ended_by_test": pairs is not None,
         }
         summary["text"] = format_summary(summary)
-        publish_json(out, SUMMARY, summary)
+        publish_json(out, SUMMARY_FILE, summary)
     if not finished:
         raise Stopped(f"stopped after {len(counted)} games; run the same command to continue")
     return summary
 
 
-def _openings(config: ArenaConfig) -> tuple[list[Opening], str | None]:
-    """Return the opening of each pair, and the hash of the book's file (None without a book)."""
+def _make_openings(config: ArenaConfig) -> tuple[list[Opening], str | None]:
+    """Return the opening of each pair of games, and the hash of the book's file if there is one."""
     pairs, seed = config.games // 2, config.seed
     if config.book is None:
         return generate_openings(pairs, evaluate, seed=seed, plies=config.plies), None
@@ -131,20 +133,20 @@ def _openings(config: ArenaConfig) -> tuple[list[Opening], str | None]:
 
 
 class SequentialTest:
-    """The sequential test of a match, updated pair by pair as games are added to `games`.
+    """The sequential test of a match, updated as games are added to `games`.
 
-    Pairs count in order of their numbers, not of completion, because the games that finish first
-    are a biased sample.
+    Pairs of games are tested in order of their numbers, not of completion, because the games that
+    finish first are a biased sample.
     """
 
     def __init__(self, config: ArenaConfig, games: dict[int, GameRecord]) -> None:
         self.config, self.games = config, games
         self.counts, self.pairs, self.is_over = [0] * 5, 0, not config.early
 
-    def decided(self) -> int | None:
+    def count_deciding_pairs(self) -> int | None:
         """Return the number of pairs after which H0 or H1 was accepted.
 
-        None while the test is undecided, or if the match does not end early.
+        Returns None while the test is undecided, and if the settings do not end a match early.
         """
         test = self.config.sprt
         while not self.is_over and self.games.keys() >= {2 * self.pairs, 2 * self.pairs + 1}:
@@ -165,8 +167,8 @@ def _play_missing(
     stop: Stop,
 ) -> None:
     """Play and record games until all are finished, the test decides, or `stop` returns True."""
-    (out / SUMMARY).unlink(missing_ok=True)  # it becomes outdated with the first new game
-    games, before, begun, over = test.games, len(test.games), time.perf_counter(), Event()
+    (out / SUMMARY_FILE).unlink(missing_ok=True)  # it becomes outdated with the first new game
+    games, before, started, decided = test.games, len(test.games), time.perf_counter(), Event()
     scored = sum(game.points for game in games.values())
     with closing(Journal(out, games)) as journal:
 
@@ -175,9 +177,9 @@ def _play_missing(
             journal.add(record)
             games[record.game] = record
             scored += record.points
-            if test.decided() is not None:
-                over.set()
-            rate = (len(games) - before) / max(1e-9, time.perf_counter() - begun)
+            if test.count_deciding_pairs() is not None:
+                decided.set()
+            rate = (len(games) - before) / max(1e-9, time.perf_counter() - started)
             values = {"score": scored / len(games), "games/s": rate}
             progress(Tick(len(games), config.games, "games", values))
 
@@ -189,30 +191,33 @@ def _play_missing(
             done=list(games),
             sequential=config.early,
             report=report,
-            stop=lambda: over.is_set() or stop(),
+            stop=lambda: decided.is_set() or stop(),
         )
 
 
 def read_games(out: Path) -> dict[int, GameRecord]:
-    """Read the finished games by number; a truncated last line is ignored."""
+    """Read a match's finished games, keyed by number; a truncated last line is ignored.
+
+    Raises MatchFilesError for a damaged line.
+    """
     try:
-        lines = (out / JOURNAL).read_bytes().split(b"\n")
+        lines = (out / GAMES_FILE).read_bytes().split(b"\n")
     except FileNotFoundError:
         return {}
     games: dict[int, GameRecord] = {}
     for number, line in enumerate(lines[:-1], 1):
         try:
-            game = _record(line)
+            game = _parse_game(line)
             games[game.game] = game
         except ValueError as error:
             raise MatchFilesError(
-                f"{out / JOURNAL}, line {number} is not a game: delete the line or the directory"
+                f"{out / GAMES_FILE}, line {number} is not a game: delete the line or the directory"
             ) from error
     return games
 
 
-def _record(line: bytes) -> GameRecord:
-    """Parse a journal line into a game; raises ValueError for bad data and illegal moves."""
+def _parse_game(line: bytes) -> GameRecord:
+    """Parse a line of games.jsonl; raises ValueError for invalid data and illegal moves."""
     from pydantic import TypeAdapter
 
     row = parse_json(line)
@@ -236,9 +241,9 @@ class Journal:
     """The open games.jsonl of a match in progress."""
 
     def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
-        """Rewrite the file with `games`, which drops a truncated last line; open it to append."""
-        publish_bytes(out, JOURNAL, _format_json_lines(games.values()).encode())
-        self.file = (out / JOURNAL).open("ab")
+        """Rewrite the file with `games`, to drop a truncated last line; open it to append."""
+        publish_bytes(out, GAMES_FILE, _format_json_lines(games.values()).encode())
+        self.file = (out / GAMES_FILE).open("ab")
 
     def add(self, game: GameRecord) -> None:
         """Append a game and fsync the file."""
@@ -248,7 +253,7 @@ class Journal:
             os.fsync(self.file.fileno())
 
     def close(self) -> None:
-        """Close the file; on a full disk this raises the same error as writing."""
+        """Close the file; like writing, this fails on a full disk, with the path in the error."""
         with add_path_to_errors(Path(self.file.name)):
             self.file.close()
 
@@ -257,7 +262,7 @@ def _format_json_lines(games: Iterable[GameRecord]) -> str:
     return "".join(json.dumps(asdict(game)) + "\n" for game in games)
 
 
-def _pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
+def _format_pgn(record: GameRecord, names: tuple[str, str], clock: str) -> str:
     """Return a game as PGN with evaluations from White's view, and clocks if any."""
     game = chess.pgn.Game()
     game.setup(chess.Board(record.fen))
@@ -267,7 +272,7 @@ def _pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
     game.headers["White"], game.headers["Black"] = names if record.game % 2 == 0 else names[::-1]
     game.headers["Result"] = record.result
     game.headers["TimeControl"] = clock
-    game.headers["Termination"] = _TERMINATIONS.get(record.ending, "normal")
+    game.headers["Termination"] = _PGN_TERMINATIONS.get(record.ending, "normal")
     game.headers["PlyCount"] = str(len(record.book) + len(record.moves))
     node: chess.pgn.GameNode = game
     for uci in record.book:
@@ -280,21 +285,21 @@ def _pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
             node.set_clock(record.clocks[index])
     if record.forfeit:
         detail = f" ({record.detail})" if record.detail else ""
-        about = f"{names['ab'.index(record.forfeit)]} forfeits: {record.ending}{detail}"
-        about = about.translate({ord("{"): "(", ord("}"): ")"})
-        node.comment = f"{node.comment} {about}".strip()
+        forfeit = f"{names['ab'.index(record.forfeit)]} forfeits: {record.ending}{detail}"
+        forfeit = forfeit.translate({ord("{"): "(", ord("}"): ")"})  # braces delimit comments
+        node.comment = f"{node.comment} {forfeit}".strip()
     return str(game)
 
 
-def summarize(
+def summarize_match(
     games: Sequence[GameRecord], names: tuple[str, str], test: SprtConfig
 ) -> dict[str, Any]:
-    """Return the summary of a match; Elo and SPRT use complete pairs only."""
+    """Return the summary of a match, from A's point of view; Elo and SPRT use complete pairs."""
     by_number = {game.game: game.points for game in games}
     paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
     counts = count_pairs([by_number[number] for number in paired])
     points = Counter(game.points for game in games)
-    found, ratio = estimate(counts), llr(counts, test)
+    elo, ratio = estimate(counts), llr(counts, test)
     return {
         "a": names[0],
         "b": names[1],
@@ -303,9 +308,9 @@ def summarize(
         "draws": points[0.5],
         "losses": points[0.0],
         "pairs": list(counts),
-        "score": round(found.score, 6),
-        **_bounded_elo(found),
-        "los": round(found.los, 6),
+        "score": round(elo.score, 6),
+        **_round_elo(elo),
+        "los": round(elo.los, 6),
         "sprt": {
             "verdict": verdict(ratio, test),
             "llr": round(ratio, 4),
@@ -321,10 +326,10 @@ def summarize(
     }
 
 
-def _bounded_elo(found: Estimate) -> dict[str, float | None]:
-    """Return Elo with its interval; a clean sweep has only one bound."""
-    only = {0.0: "elo_high", 1.0: "elo_low"}.get(found.score)
-    return {name: round(getattr(found, name), 2) if only in (None, name) else None for name in ELO}
+def _round_elo(elo: Estimate) -> dict[str, float | None]:
+    """Return Elo and its interval, rounded; after a clean sweep only one bound, the rest None."""
+    known = {0.0: ["elo_high"], 1.0: ["elo_low"]}.get(elo.score, ELO_FIELDS)
+    return {name: round(getattr(elo, name), 2) if name in known else None for name in ELO_FIELDS}
 
 
 def _count_endings(games: Iterable[GameRecord]) -> dict[str, int]:
@@ -332,14 +337,14 @@ def _count_endings(games: Iterable[GameRecord]) -> dict[str, int]:
 
 
 def format_summary(summary: dict[str, Any]) -> str:
-    """Return a summary as text."""
+    """Format a match's summary as text."""
     test, ended = summary["sprt"], summary["ended_by_test"]
     pairs = " ".join(map(str, summary["pairs"]))
-    doubt = ", biased away from 0: the SPRT ended the match" if ended else ""
+    caveat = ", biased away from 0: the SPRT ended the match" if ended else ""
     lines = [
         f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} "
         f"-{summary['losses']} of {summary['games']} games, score {summary['score']:.3f}",
-        f"Elo {format_elo(summary)} (95 %{doubt}), LOS {100 * summary['los']:.1f} %, "
+        f"Elo {format_elo(summary)} (95 %{caveat}), LOS {100 * summary['los']:.1f} %, "
         f"pairs LL LD DD+WL WD WW: {pairs}",
         f"SPRT [{test['elo0']:g}, {test['elo1']:g}]: {test['verdict']}, LLR {test['llr']:.2f} "
         f"({test['lower']:.2f}, {test['upper']:.2f})",
@@ -352,8 +357,11 @@ def format_summary(summary: dict[str, Any]) -> str:
 
 
 def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
-    """Format Elo with its 95 % interval, or a clean sweep's bound; return "" without a match."""
-    elo, low, high = (row[prefix + name] for name in ELO)
+    """Format Elo with its 95 % interval, or with its one bound after a clean sweep.
+
+    `prefix` starts the names of the row's fields. Returns "" if the match was not played.
+    """
+    elo, low, high = (row[prefix + name] for name in ELO_FIELDS)
     if elo is not None:
         return f"{elo:+.0f} [{low:+.0f}, {high:+.0f}]"
     if low is not None:

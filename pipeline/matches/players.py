@@ -18,15 +18,19 @@ from pipeline.matches.config import SideConfig
 from pipeline.storage.preflight import find_engine
 
 MAX_RATING = 4000
+"""Maximum value of the option `rating`."""
 
 
 def make_player(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
-    """Return a player and its identity; raises PlayerError, CheckpointError, OnnxError."""
+    """Create a player; return it and its identity, which a resumed match compares.
+
+    Raises PlayerError, CheckpointError and OnnxError.
+    """
     if side.who.startswith("uci:"):
-        return _engine(side)
+        return _make_engine_player(side)
     limit = replace(side.limit, nodes=None)
-    threads = 1 if limit.is_timed else count_cores()  # with a clock, each game uses one core
-    evaluator, name, identity = _evaluator(side.who.removeprefix("policy:"), threads)
+    threads = 1 if limit.is_timed else count_cores()  # timed games use one core each
+    evaluator, name, identity = _open_evaluator(side.who.removeprefix("policy:"), threads)
     if side.who.startswith("policy:"):
         if side.options:
             raise PlayerError(f"{side.who} does not search and takes no options: remove them")
@@ -34,7 +38,7 @@ def make_player(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]
         return player, {**identity, "search": None, "limit": asdict(limit)}
     if any(option.startswith("rating=") for option in side.options):
         return _make_human_player(side, seed, evaluator, name, identity)
-    search = make_search(side, limit)
+    search = _make_search_config(side, limit)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or str(search.simulations)
     name = " ".join([name, pace, *side.options])
     player = Contestant(name=name, limit=limit, evaluator=evaluator, search=search, seed=seed)
@@ -44,39 +48,39 @@ def make_player(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]
 def _make_human_player(
     side: SideConfig, seed: int, evaluator: Evaluator, name: str, identity: dict[str, Any]
 ) -> tuple[Contestant, dict[str, Any]]:
-    """Return a player that imitates humans of a rating, and its identity; raises PlayerError."""
+    """Create a player that imitates humans of a rating; return it and its identity."""
     options = _parse_options(side)
     aim, rating = options.pop("aim", "likelihood"), options.pop("rating")
     if options or side.limit.is_timed:
         raise PlayerError(
             f"{side.who}: a player with a rating takes only simulations, rating and aim: remove "
-            f"the other options"
+            "the other options"
         )
     corrections = getattr(evaluator, "corrections", {})
     if not corrections:
         raise PlayerError(
             f"{side.who} cannot play at a rating: only checkpoints fitted by `fianchetto "
-            f"calibrate` can"
+            "calibrate` can"
         )
     if aim not in corrections or not rating.isdecimal() or not 1 <= int(rating) <= MAX_RATING:
         raise PlayerError(
             f"{side.who}: rating must be 1 to {MAX_RATING}, and aim must be likelihood or strength"
         )
-    found, search = corrections[aim], human_config(side.simulations)
+    correction, search = corrections[aim], human_config(side.simulations)
     player = Contestant(
         name=f"{name} rated {rating} {aim}",
         evaluator=evaluator,
         search=search,
         seed=seed,
         rating=int(rating),
-        correction=found,
+        correction=correction,
     )
-    identity |= {"rating": int(rating), "correction": asdict(found), "search": asdict(search)}
+    identity |= {"rating": int(rating), "correction": asdict(correction), "search": asdict(search)}
     return player, identity
 
 
-def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
-    """Return an evaluator, its name and its identity; only exported networks use `threads`."""
+def _open_evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
+    """Return an evaluator, its name and its identity; an exported network uses `threads`."""
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
     directory = Path(who.removeprefix("onnx:"))
@@ -95,13 +99,11 @@ def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
     return evaluator(directory), name, {"evaluator": "checkpoint", "weights": weights}
 
 
-def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
-    """Return a UCI engine and its identity; starts the engine once to read its name."""
+def _make_engine_player(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
+    """Return a UCI engine as a player, and its identity; starts it once to read its name."""
     command = tuple(shlex.split(side.who.removeprefix("uci:")))
     if not command:
-        raise PlayerError(
-            "uci: must be followed by the command that starts the engine, as in uci:stockfish"
-        )
+        raise PlayerError("uci: needs the command that starts the engine, as in uci:stockfish")
     limit = side.limit
     if not limit.is_timed and limit.nodes is None:
         raise PlayerError(f"{side.who} needs a limit: nodes, a time per move, or a clock")
@@ -119,39 +121,39 @@ def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
     return replace(player, name=f"{engine}{level} {pace}"), identity
 
 
-def make_search(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Return the search settings from a player's options; raises PlayerError.
+def _make_search_config(side: SideConfig, limit: Limit) -> SearchConfig:
+    """Return the search settings from a player's options; raises PlayerError for invalid ones.
 
-    Gumbel noise is off unless an option turns it on, as in mctx's evaluation.
+    As in mctx's evaluation, Gumbel noise is off unless an option turns it on.
     """
     from pydantic import TypeAdapter, ValidationError
 
-    known = {
-        name: kind for name, kind in get_type_hints(SearchConfig).items() if name != "simulations"
-    }
+    types = get_type_hints(SearchConfig)
+    types.pop("simulations")  # a limit, not an option
     values: dict[str, Any] = {"simulations": side.simulations}
     if limit.is_timed:
         values["nodes"] = MAX_TIMED_NODES
     for name, text in _parse_options(side).items():
-        if name not in known:
+        if name not in types:
             raise PlayerError(
-                f"{side.who} has no option {name}: choose from {', '.join(sorted(known))}"
+                f"{side.who} has no option {name}: choose from {', '.join(sorted(types))}"
             )
         try:
-            values[name] = TypeAdapter(known[name]).validate_python(text)
+            values[name] = TypeAdapter(types[name]).validate_python(text)
         except ValidationError as error:
             raise PlayerError(f"{side.who}: {name}: {first_error(error)}") from error
     if values.get("algorithm") == "gumbel":
         if limit.is_timed:
             raise PlayerError(
-                f"{side.who}: gumbel needs a fixed number of simulations: use puct to play by time"
+                f"{side.who}: gumbel cannot play by time, since it needs a fixed number of "
+                "simulations: choose puct"
             )
         values.setdefault("gumbel_scale", 0.0)
     return SearchConfig(**values)
 
 
 def _parse_options(side: SideConfig) -> dict[str, str]:
-    """Parse a player's options; raises PlayerError for one that is not NAME=VALUE."""
+    """Parse a player's options; raises PlayerError for an option that is not NAME=VALUE."""
     pairs = [option.partition("=") for option in side.options]
     for name, equals, value in pairs:
         if not equals or not name:

@@ -2,8 +2,8 @@
 
     python -m pipeline.samples.make datasets/sample/fianchetto_sample_2000.pgn.zst
 
-Moves are sampled from the rating-conditioned policy, at a lower temperature for higher ratings: at
-temperature 1 strong players would blunder too often.
+Moves are sampled from the rating-conditioned policy. The temperature falls as the rating rises,
+because at temperature 1 strong players would blunder too often.
 """
 
 import sys
@@ -20,30 +20,31 @@ from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.stores import publish
 
 RATINGS = range(800, 2401, 50)
-TIME_CONTROLS = ((60, 0), (180, 2), (300, 0), (600, 0), (900, 10))  # seconds and increment
+TIME_CONTROLS = ((60, 0), (180, 2), (300, 0), (600, 0), (900, 10))
+"""Initial time and increment in seconds."""
 
 
 def play_game(player: Player, number: int, seed: int = 20261124) -> str:
-    """Play one game and return it as PGN, with a blank line after the tags and the movetext."""
-    random = np.random.default_rng([seed, number])
-    first = int(random.integers(len(RATINGS)))
-    second = int(np.clip(first + round(random.normal(0, 4)), 0, len(RATINGS) - 1))
+    """Play game `number` and return it as PGN, with a blank line after the tags and the moves."""
+    rng = np.random.default_rng([seed, number])
+    first = int(rng.integers(len(RATINGS)))
+    second = int(np.clip(first + round(rng.normal(0, 4)), 0, len(RATINGS) - 1))
     ratings = RATINGS[first], RATINGS[second]
-    base, increment = TIME_CONTROLS[random.integers(len(TIME_CONTROLS))]
-    board, words, clocks, result = chess.Board(), list[str](), [base, base], ""
+    base, increment = TIME_CONTROLS[rng.integers(len(TIME_CONTROLS))]
+    board, movetext, clocks, result = chess.Board(), list[str](), [base, base], ""
     while not result:
         side = board.ply() % 2
-        heat = 1.25 - ratings[side] / 4000
+        temperature = 1.25 - ratings[side] / 4000
         choice = player.choose(
-            board, heat, rating=ratings[side], opponent_rating=ratings[1 - side], random=random
+            board, temperature, rating=ratings[side], opponent_rating=ratings[1 - side], random=rng
         )
-        if result := resign_or_agree(board, choice, ratings[side], random):
+        if result := find_early_result(board, choice, ratings[side], rng):
             break
         if board.ply() > 1:  # clocks start after each side's first move
-            spent = min(base / 60 * random.exponential(), clocks[side] / 12)
+            spent = min(base / 60 * rng.exponential(), clocks[side] / 12)
             clocks[side] += increment - round(spent)
         move = f"{board.fullmove_number}{'...' if side else '.'} {board.san(choice.move)}"
-        words.append(f"{move} {{ [%clk {timedelta(seconds=clocks[side])}] }}")
+        movetext.append(f"{move} {{ [%clk {timedelta(seconds=clocks[side])}] }}")
         board.push(choice.move)
         result = "" if (outcome := board.outcome(claim_draw=True)) is None else outcome.result()
     started = datetime(2026, 1, 1) + timedelta(minutes=number)
@@ -60,26 +61,26 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
         "TimeControl": f"{base}+{increment}",
         "Termination": "Normal",
     }
-    head = "\n".join(f'[{name} "{text}"]' for name, text in tags.items())
-    return f"{head}\n\n{' '.join([*words, result])}\n\n"
+    header = "\n".join(f'[{name} "{text}"]' for name, text in tags.items())
+    return f"{header}\n\n{' '.join([*movetext, result])}\n\n"
 
 
-def resign_or_agree(
-    board: chess.Board, choice: Choice, rating: int, random: np.random.Generator
+def find_early_result(
+    board: chess.Board, choice: Choice, rating: int, rng: np.random.Generator
 ) -> str:
-    """Return the result if the mover resigns or both agree to a draw, else an empty string."""
-    if choice.value < -0.9 and random.random() < rating / 10_000:
+    """Return the result if the mover resigns or the players agree to a draw, "" otherwise."""
+    if choice.value < -0.9 and rng.random() < rating / 10_000:
         return "0-1" if board.turn == chess.WHITE else "1-0"
-    drawn = board.ply() > 80 and choice.wdl[1] > 0.8 and random.random() < 0.1
+    drawn = board.ply() > 80 and choice.wdl[1] > 0.8 and rng.random() < 0.1
     return "1/2-1/2" if board.ply() >= 300 or drawn else ""
 
 
 def main(out: Path, games: int = 2000) -> None:
-    """Write the sample, compressed, by atomic rename."""
+    """Play the games and write them as a zstd-compressed PGN."""
     player = load(EMBEDDED)
     text = "".join(play_game(player, number) for number in tqdm(range(games), unit=" games"))
-    packed = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text.encode())
-    publish(out.parent, out.name, games, lambda target: target.write(packed))
+    data = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text.encode())
+    publish(out.parent, out.name, games, lambda target: target.write(data))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""Settings of a self-play generation: games of a player against itself, or searches of positions of
-datasets.
-"""
+"""Settings of a generation: games of a player against itself, or searches of dataset positions."""
 
 from dataclasses import field
 from typing import Annotated, Literal
@@ -14,20 +12,21 @@ from model.settings import Positive, Share, settings
 from pipeline.ingest.chunk import IngestConfig
 
 SourceName = Literal["games", "people", "near"]
+"""Source of the searched positions, see ExploreConfig.source."""
 ONNX_DEVICE: Literal["onnx"] = "onnx"
-"""Device name for onnxruntime, which runs the model.onnx beside the checkpoint's card."""
-VAL_SHARE = 0.05
-"""Share of games held out for validation, chosen by a hash of their moves."""
+"""Value of `device` for onnxruntime, which runs the model.onnx in the checkpoint's folder."""
+VALIDATION_SHARE = 0.05
+"""Share of self-play games held out for validation, chosen by a hash of their moves."""
 
 
 class ExploreError(UserError):
     """Self-play cannot start, resume or finish; finished work is kept."""
 
 
-def _search() -> SearchConfig:
-    # Temperature 1, because a flattened training target makes each generation flatter than the
-    # last. Measured with Stockfish, 16 simulations of 8 moves give better targets than 32 of 16
-    # with mctx's value scale, at half the cost (docs/findings.md).
+def _default_search() -> SearchConfig:
+    # Temperature 1, because a flattened training target makes each generation's policy flatter than
+    # the last. Compared with Stockfish, searches of 8 moves with 16 simulations give better targets
+    # than searches of 16 moves with 32 simulations and mctx's value scale (docs/findings.md).
     return SearchConfig(
         algorithm="gumbel",
         simulations=16,
@@ -40,46 +39,47 @@ def _search() -> SearchConfig:
 
 @settings(ExploreError)
 class ExploreConfig(SelfPlayConfig):
-    """Settings of a self-play generation, recorded in the manifest."""
+    """Settings of a generation, recorded in the manifest."""
 
     games: Positive = 1000
     """Number of games (source games)."""
     count: Positive = 20_000
-    """Number of positions (sources people and near)."""
+    """Number of positions to search (sources people and near)."""
     source: SourceName = "games"
-    """Positions to search: from self-play games (games), from human games (people), or one to four
-    random moves away from human games (near)."""
+    """Positions to search: those of self-play games (games), of human games (people), or one to
+    four random moves away from human games (near)."""
     explorer: Literal["network", "hand-written"] = "network"
-    """Player that searches: the checkpoint's network, or the hand-written player."""
-    search: SearchConfig = field(default_factory=_search)
-    """Search settings for each move or position; positions of datasets are searched without
-    noise."""
+    """Player whose search is used: the checkpoint's network, or the hand-written player."""
+    search: SearchConfig = field(default_factory=_default_search)
+    """Search settings for each move or position. Noise applies to games only."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Random seed of games, searches and the choice of positions."""
     device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
-    """Device of the network. onnx runs the checkpoint's model.onnx on the CPU, fastest when
-    exported with `--int8`; `finetune` exports its networks itself."""
+    """Device of the network. onnx runs the checkpoint's model.onnx on the CPU, which is fastest if
+    it was exported with `--int8`; `finetune` exports its networks itself."""
     sampled_plies: int = 8
-    """Maximum number of opening half-moves sampled from the policy without search; each game draws
-    a random number up to this."""
+    """Maximum number of half-moves at the start of a game that are sampled from the policy without
+    search; each game draws its number up to this maximum."""
     resign: float = 0.95
-    """Resignation threshold from 0 to 1: a player resigns when its values stay below minus this; 0
-    never resigns."""
+    """Resignation threshold from 0 to 1: a player resigns when its values stay below minus this
+    threshold; 0 disables resignation."""
     draw_penalty: Share = 0.0
-    """Amount subtracted from the values in a drawn game's rows, for both sides."""
+    """Amount subtracted from the search's values in the rows of drawn games, for both sides."""
 
     @property
     def uses_network(self) -> bool:
-        """Return whether a checkpoint is needed."""
+        """Whether a checkpoint is needed."""
         return self.explorer != "hand-written"
 
     @property
-    def plays(self) -> bool:
-        """Return whether games are played, rather than positions searched."""
+    def plays_games(self) -> bool:
+        """Whether games are played; otherwise positions of datasets are searched."""
         return self.source == "games"
 
-    def ingest(self) -> IngestConfig:
+    def make_ingest_config(self) -> IngestConfig:
         """Return the settings for writing rows; all searched positions go to the train split."""
-        if self.plays:
-            return IngestConfig(test_share=0.0, val_share=VAL_SHARE, seed=self.seed, chunk_mib=8)
+        if self.plays_games:
+            return IngestConfig(
+                test_share=0.0, val_share=VALIDATION_SHARE, seed=self.seed, chunk_mib=8
+            )
         return IngestConfig(planes="compact", seed=self.seed)

@@ -1,15 +1,16 @@
 """Run a generation of self-play, resume it after a kill, and turn it into a dataset.
 
-    checkpoint, configuration, datasets
+    checkpoint, settings, datasets
       -> [each process: games or searches -> journal]
       -> shards, manifest
 
-job.json identifies the generation. If a directory was started with other inputs, the job fails and
-names the setting that differs. Until the manifest exists, `.journal/` holds the finished items.
+job.json identifies the generation. If a directory was started with other inputs or settings, the
+job fails and names the difference. Until the manifest exists, `.journal/` has the finished items,
+which are games or groups of positions.
 
 A game or search depends only on the seed, its number, the settings and the evaluator. So a killed
 and resumed generation writes the same files as an uninterrupted one; only `selfplay.timing` in the
-manifest differs. (A network's outputs may differ in the last bits with the batch size. That can
+manifest differs. (The last bits of a network's outputs may depend on the batch size, which can
 change a game.)
 """
 
@@ -37,22 +38,27 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import make_engine
 from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ONNX_DEVICE, ExploreConfig, ExploreError
-from pipeline.selfplay.dataset import build_dataset, count_games, count_searches, summarize_timing
-from pipeline.selfplay.draw import DRAWN, draw_positions, identify_datasets
-from pipeline.selfplay.worker import Journals, JournalWatch, Task, read_journals, work_on
+from pipeline.selfplay.dataset import (
+    build_dataset,
+    summarize_games,
+    summarize_searches,
+    summarize_timing,
+)
+from pipeline.selfplay.draw import DRAWN_FILE, draw_positions, identify_datasets
+from pipeline.selfplay.worker import JournalCounter, Journals, Task, read_journals, run_task
 from pipeline.storage.job_folder import SELFPLAY, JobFolder
 
 LOG = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 MAX_LATE_SECONDS = 10.0
-"""Maximum number of seconds that a shared folder may take to show all finished items."""
+"""Seconds to wait until a shared folder shows the items that other nodes have finished."""
 GRACE_SECONDS = 15.0
-"""Seconds in which processes may finish their move and their journal before they are cancelled."""
-METER_SECONDS = 5.0
-"""Seconds between two samples of a GPU's use."""
+"""Seconds in which stopped processes may finish their move and journal, before they are killed."""
+GPU_SAMPLE_SECONDS = 5.0
+"""Interval at which the GPU's utilization is sampled."""
 GPU_PROCESS_BYTES = HOST_PROCESS_BYTES = 3 << 30
-"""Memory of one process with a network on a GPU, in bytes: of the GPU, and of the machine."""
+"""GPU memory and main memory needed by a process that runs a network on a GPU."""
 
 
 def explore(
@@ -72,48 +78,43 @@ def explore(
     """Play games or search positions of `datasets`, write the dataset `out`, return its manifest.
 
     `finished_only` builds the dataset from the finished items without starting new ones, which
-    favors short games. Without `exact_count`, every position is searched if the datasets have fewer
-    than `config.count`. `lineage` is copied to the manifest. `workers` is the number of processes:
-    0 for one per core, or fewer if a GPU has memory for fewer. `engine` selects where they run, as
-    in pipeline.executors.local; all nodes of Ray must see `out` and the checkpoint.
+    favors short games. If the datasets have fewer positions than `config.count`, all of them are
+    searched; with `exact_count`, that is an error. `lineage` is copied to the manifest. `workers`
+    is the number of processes: 0 for one per core, or fewer if memory for a GPU's processes is
+    short. `engine` selects where they run (pipeline/executors/by_name.py); all nodes of Ray must
+    see `out` and the checkpoint.
 
     Raises ExploreError if the directory was started with other settings, the checkpoint has no
     value head, the datasets have no positions, another job is running, or the disk is full. Also
     raises DatasetError, CheckpointError, OnnxError, ConfigError, IngestError and Stopped.
     """
-    if workers < 0:
-        raise ConfigError("workers must be 0 or more")
-    if config.plays and datasets:
-        raise ConfigError(
-            "self-play games need no datasets: remove them (--reanalyse), or choose the source "
-            "people or near"
-        )
-    if not config.plays and not datasets:
-        raise ConfigError(
-            f"the source {config.source} searches positions of datasets: name at least one dataset"
-        )
+    if config.plays_games and datasets:
+        raise ConfigError("the source games needs no datasets: remove --reanalyse")
+    if not config.plays_games and not datasets:
+        raise ConfigError(f"the source {config.source} needs datasets: name them with --reanalyse")
     remote = None if engine == LOCAL else make_engine(engine, workers)
     if remote is not None and config.device not in ("auto", "cpu", ONNX_DEVICE):
         raise ConfigError(
             f"{engine} runs on CPUs: remove the device {config.device}, or use the engine {LOCAL}"
         )
-    identity = _identify(checkpoint, config, datasets, lineage)
+    identity = _identify_generation(checkpoint, config, datasets, lineage)
     reads = [path for path in (*datasets, checkpoint) if path is not None]
     folder = JobFolder(out, SELFPLAY, ExploreError, reads=reads)
     with folder.lock():
         journal = out.absolute() / folder.journal.name
-        # without results, the settings may still change
-        has_results = (out / MANIFEST).exists() or (journal / DRAWN).exists()
+        # until there are results, the job may be restarted with other settings
+        has_results = (out / MANIFEST).exists() or (journal / DRAWN_FILE).exists()
         folder.claim(identity, has_results=has_results or bool(read_journals(journal).finished))
         if folder.is_finished():
             return read_manifest(out)
         journal.mkdir(exist_ok=True)
         drawn: dict[str, Any] = {}
-        if not config.plays:
+        total, width, unit = config.games, 1, "games"
+        if not config.plays_games:
             drawn = draw_positions(
                 datasets, config, journal, progress, stop, exact_count=exact_count
             )
-        total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
+            total, width, unit = drawn["positions"], config.width, "positions"
         task = Task(
             numbers=tuple(range(-(-total // width))),
             config=config,
@@ -123,37 +124,44 @@ def explore(
             owner=os.getpid(),
         )
 
-        def show(items: int) -> Tick:
-            return Tick(min(items * width, total), total, "games" if config.plays else "positions")
+        def make_tick(items: int) -> Tick:
+            return Tick(min(items * width, total), total, unit)
 
         if finished_only:
-            found = read_journals(journal)
+            journals = read_journals(journal)
         else:
-            found = complete(task, remote, workers, progress, stop, show)
-        if not found.finished:
+            journals = finish_items(task, remote, workers, progress, stop, make_tick)
+        if not journals.finished:
             raise ExploreError(
                 f"nothing is finished in {out}: run the same command without --finished-only"
             )
-        figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
+        if config.plays_games:
+            figures = summarize_games(journals)
+            done = figures["games"]
+        else:
+            figures = summarize_searches(journals, drawn["phases"])
+            done = figures["searched"] + figures["over"]
         if finished_only:
-            done = figures["games"] if config.plays else figures["searched"] + figures["over"]
             figures["unfinished"] = total - done
         inputs = {name: identity[name] for name in ("checkpoint", "datasets")}
-        more = {
+        entries = {
             "config": identity["config"],
             "lineage": {**identity["lineage"], **inputs},
-            "selfplay": {**figures, "timing": summarize_timing(found)},
+            "selfplay": {**figures, "timing": summarize_timing(journals)},
         }
-        return build_dataset(folder, found, config, drawn, more)
+        return build_dataset(folder, journals, config, drawn, entries)
 
 
-def _identify(
+def _identify_generation(
     checkpoint: Path | None,
     config: ExploreConfig,
     datasets: Sequence[Path],
     lineage: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the identity of a generation; raises if the checkpoint cannot be used."""
+    """Return what a resumed generation must share with the one in its folder.
+
+    Raises ExploreError, CheckpointError or OnnxError if the checkpoint cannot be used.
+    """
     player = None
     if config.uses_network:
         if checkpoint is None:
@@ -190,81 +198,83 @@ def _identify(
 
 
 class GpuMeter:
-    """Measure the share of time that the first GPU is busy, with the driver's nvidia-smi."""
+    """Measure the share of time in which the first GPU is busy, by nvidia-smi."""
 
     def __init__(self) -> None:
-        self.shares: list[float] = []
-        self.asked = 0.0
+        self.samples: list[float] = []
+        self.sampled_at = 0.0
 
     def read(self) -> dict[str, float]:
-        """Return the mean share as `gpu_busy`, sampled every few seconds; {} if not known."""
-        if time.monotonic() - self.asked >= METER_SECONDS:
-            self.asked = time.monotonic()
-            self.shares += self._sample()
-        return {"gpu_busy": sum(self.shares) / len(self.shares)} if self.shares else {}
+        """Sample the GPU every few seconds; return the mean as `gpu_busy`, {} without samples."""
+        if time.monotonic() - self.sampled_at >= GPU_SAMPLE_SECONDS:
+            self.sampled_at = time.monotonic()
+            self.samples += self._sample()
+        return {"gpu_busy": sum(self.samples) / len(self.samples)} if self.samples else {}
 
     def _sample(self) -> list[float]:
         import torch
 
         gpu = torch.cuda.get_device_properties(0).uuid
-        words = ["nvidia-smi", f"--id=GPU-{gpu}", "--query-gpu=utilization.gpu"]
-        words.append("--format=csv,noheader,nounits")
+        command = ["nvidia-smi", f"--id=GPU-{gpu}", "--query-gpu=utilization.gpu"]
+        command.append("--format=csv,noheader,nounits")
         try:
-            answer = subprocess.run(words, capture_output=True, text=True, timeout=METER_SECONDS)
-            return [float(answer.stdout) / 100]
-        except (OSError, ValueError, subprocess.TimeoutExpired):
+            output = subprocess.check_output(
+                command, stderr=subprocess.DEVNULL, text=True, timeout=GPU_SAMPLE_SECONDS
+            )
+            return [float(output) / 100]
+        except (OSError, ValueError, subprocess.SubprocessError):
             return []
 
 
-def complete(
+def finish_items(
     task: Task,
     engine: Engine | None,
     workers: int,
     progress: Progress,
     stop: Stop,
-    show: Callable[[int], Tick],
+    make_tick: Callable[[int], Tick],
 ) -> Journals:
     """Finish the remaining items of a task, and return the journals of all its items.
 
     Each process evaluates all of its games in one batch with its own network; there is no
     evaluation server (docs/scale.md). Without an engine, `workers` local processes are started, 0
-    for the default number. `show` turns a number of finished items into a progress report. Raises
-    Stopped, and ExploreError if a process fails or its results are not visible to this one.
+    for the default number. `make_tick` turns a number of finished items into a progress report.
+    Raises Stopped, and ExploreError if a process fails or its results are not visible to this one.
     """
-    found, wanted = read_journals(task.journal), len(task.numbers)
-    missing = tuple(number for number in task.numbers if number not in found.finished)
+    journals, total = read_journals(task.journal), len(task.numbers)
+    missing = tuple(number for number in task.numbers if number not in journals.finished)
     if missing:
-        watch, before = JournalWatch(task.journal), wanted - len(missing)
-        began, meter = time.perf_counter(), None
+        counter, before = JournalCounter(task.journal), total - len(missing)
+        started, meter = time.perf_counter(), None
         if engine is None and task.uses_gpu:
             meter = GpuMeter()
 
         def report() -> None:
-            done = min(watch.count(), len(missing))
-            tick, seconds = show(before + done), max(time.perf_counter() - began, 1e-9)
-            values = {f"{tick.unit}/h": 3600.0 * show(done).done / seconds}
+            done = min(counter.count(), len(missing))
+            tick, seconds = make_tick(before + done), max(time.perf_counter() - started, 1e-9)
+            values = {f"{tick.unit}/h": 3600.0 * make_tick(done).done / seconds}
             values |= meter.read() if meter else {}
             progress(replace(tick, values=values))
 
-        _run(replace(task, numbers=missing), engine, workers, report, stop)
+        _run_workers(replace(task, numbers=missing), engine, workers, report, stop)
         until = time.monotonic() + MAX_LATE_SECONDS
-        found = read_journals(task.journal)
-        while len(found.finished) < wanted and not stop() and time.monotonic() < until:
+        journals = read_journals(task.journal)
+        while len(journals.finished) < total and not stop() and time.monotonic() < until:
             time.sleep(0.5)
-            found = read_journals(task.journal)
-    if len(found.finished) < wanted:
-        tick = show(len(found.finished))
-        counted = f"{tick.done:,} of {tick.total:,} {tick.unit}"
+            journals = read_journals(task.journal)
+    if len(journals.finished) < total:
+        tick = make_tick(len(journals.finished))
+        finished = f"{tick.done:,} of {tick.total:,} {tick.unit}"
         if stop():
-            raise Stopped(f"stopped after {counted}; run the same command to continue")
+            raise Stopped(f"stopped after {finished}; run the same command to continue")
         raise ExploreError(
-            f"only {counted} are visible in {task.journal}: use a folder that all nodes share, and "
-            f"run the same command again"
+            f"only {finished} are visible in {task.journal}: use a folder that all nodes share, "
+            "and run the same command again"
         )
-    return found
+    return journals
 
 
-def _run(
+def _run_workers(
     task: Task, engine: Engine | None, workers: int, report: Callable[[], None], stop: Stop
 ) -> None:
     """Distribute a task's items over processes; return early when `stop` returns True.
@@ -272,47 +282,47 @@ def _run(
     A process that dies is replaced, and its unfinished items are restarted.
     """
     items = len(task.numbers)
-    for left in task.journal.glob("run-*"):  # deleting it stops the workers of a dead job
-        left.unlink(missing_ok=True)
+    for stale in task.journal.glob("run-*"):  # stop workers that survived a killed job
+        stale.unlink(missing_ok=True)
     task.run_file.touch()
     announce_worker_compiling("puct")
     try:
         if engine is not None:
             with engine.connected():
                 device = ONNX_DEVICE if task.config.device == ONNX_DEVICE else "cpu"
-                there = replace(task, owner=None, config=replace(task.config, device=device))
-                _run_many(there, min(engine.slots(), items), engine, report, stop)
+                remote = replace(task, owner=None, config=replace(task.config, device=device))
+                _run_processes(remote, min(engine.slots(), items), engine, report, stop)
         elif (processes := min(workers or _default_processes(task), items)) == 1:
-            work_on(task, report, stop)
+            run_task(task, report, stop)
         else:
             LOG.info("%d processes", processes)
-            _run_many(task, processes, LocalEngine(processes), report, stop)
+            _run_processes(task, processes, LocalEngine(processes), report, stop)
     finally:
         with suppress(OSError):
             task.run_file.unlink()
 
 
 def _default_processes(task: Task) -> int:
-    """Return the default number of local processes: one per core, if a GPU has the memory."""
-    count = count_cores()
+    """Return the default number of processes: one per core, on a GPU as many as memory allows."""
+    cores = count_cores()
     if not task.uses_gpu:
-        return count
+        return cores
     import psutil
     import torch
 
-    free: int = torch.cuda.mem_get_info()[0]
-    host: int = psutil.virtual_memory().available
-    return max(1, min(count, free // GPU_PROCESS_BYTES, host // HOST_PROCESS_BYTES))
+    gpu_bytes: int = torch.cuda.mem_get_info()[0]
+    host_bytes: int = psutil.virtual_memory().available
+    return max(1, min(cores, gpu_bytes // GPU_PROCESS_BYTES, host_bytes // HOST_PROCESS_BYTES))
 
 
-def _run_many(
+def _run_processes(
     task: Task, processes: int, engine: Engine, report: Callable[[], None], stop: Stop
 ) -> None:
-    """Distribute a task's items over processes of a connected engine, and watch the journals."""
+    """Distribute a task's items over processes of a connected engine, and report their progress."""
     parts = [replace(task, numbers=task.numbers[first::processes]) for first in range(processes)]
-    failed, stopped_at = [], math.inf
+    failures, stopped_at = [], math.inf
 
-    def is_grace_over() -> bool:
+    def should_cancel() -> bool:
         nonlocal stopped_at
         report()
         if stop():
@@ -320,22 +330,23 @@ def _run_many(
             stopped_at = min(stopped_at, time.monotonic())
         return time.monotonic() - stopped_at > GRACE_SECONDS
 
-    with closing(engine.map(work_on, parts, is_grace_over)) as results:
+    with closing(engine.map(run_task, parts, should_cancel)) as results:
         for _, status, value in results:
             if status != "ok":
-                failed.append((status, value))
+                failures.append((status, value))
                 task.run_file.unlink(missing_ok=True)  # stops the other processes
     report()
-    for status, value in failed:
-        raise _make_failure(status, value)
+    if failures:
+        raise _make_error(*failures[0])
 
 
-def _make_failure(status: str, value: Failure | None) -> Exception:
-    kept = "finished work is kept, run the same command to continue"
-    if status == "lost" or value is None:
+def _make_error(status: str, failure: Failure | None) -> Exception:
+    """Return the exception for a worker process that failed or died."""
+    remedy = "finished work is kept, run the same command to continue"
+    if status == "lost" or failure is None:
         return ExploreError(
-            f"a process was killed three times (out of memory?): try fewer --workers; {kept}"
+            f"a process was killed three times (out of memory?): try fewer --workers; {remedy}"
         )
-    if value.system or value.mistake:
-        return ExploreError(f"{value.message}: {kept}")
-    return RuntimeError(f"a process failed: {value.message}\n{value.traceback}")
+    if failure.system or failure.mistake:
+        return ExploreError(f"{failure.message}: {remedy}")
+    return RuntimeError(f"a process failed: {failure.message}\n{failure.traceback}")

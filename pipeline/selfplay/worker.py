@@ -1,30 +1,27 @@
 """Play one process's share of a generation, and write each finished item to the process's journal.
 
-An item is a game or a group of positions.
+An item is a game or a group of positions. Each process writes a new file .journal/UUID.jsonl. A
+line is the CRC32 of a JSON object, a space and the object. The first line has the process's device
+and start, and each other line has an item:
 
-.journal/UUID.jsonl   CRC32 JSON in each line: first the process's device and start, then one line
-                      per item
-
-An item has a `record`, and `searches` with a list for each search.
-
-game       record: the line of games.jsonl. Its resign_ply is the half-move after which a side would
-           have resigned, in games played without resignation. A search begins with its half-move.
-           pgn has values from White's view, as [%value 0.25]. It does not use [%eval], which ingest
-           reads as centipawns.
-positions  record: number, searched, over (positions where the game is over; not searched), changed
-           (searches whose best move is not the policy's first). A search begins with its row in
-           positions.parquet.
+    record    of a game: its line of games.jsonl. `resign_ply` is the number of half-moves after
+              which a side would have resigned, in a game played without resignation.
+              of a group: its number, and how many of its positions were `searched`, are `over` (the
+              game has ended, so there is no search), and have a best move that differs from the
+              policy's (`changed`)
+    searches  a StoredSearch, as a list, for each search
+    pgn       games only; values from White's view as [%value 0.25], because ingest reads [%eval] as
+              centipawns
 
 A killed process loses no written line, since the operating system has it; fsync every few seconds
-guards against power cuts. Each process opens a new file, so only the last line of a file can be
-truncated. Damaged lines are counted and ignored, and their items are repeated. Repeating an item
-gives the same result.
+guards against power cuts. Only the last line of a file can be truncated. Damaged lines are counted
+and ignored, and their items are repeated, with the same result.
 
-Before every move or search, a process checks that the file `run_file` exists. Deleting a file works
-even on a full disk. On the same machine it also checks that its parent process is alive. So no
-process works for a dead job. Ray itself ends the tasks of a dead driver.
+A worker stops when its job is dead: before every move or search, it checks that `run_file` exists
+and, on the job's own machine, that its parent process is alive. To stop its workers, a job deletes
+that file, which works even on a full disk. Ray itself ends the tasks of a dead driver.
 
-Axes: N positions, W words of a position, P words of a packed one.
+Axes: N positions, W words of a position, P words of a packed position.
 """
 
 import json
@@ -63,16 +60,17 @@ from engine.selfplay.generate import (
 from engine.temporaries import add_path_to_errors
 from pipeline.dataset.files.stored_planes import to_positions
 from pipeline.selfplay.config import ONNX_DEVICE, ExploreConfig, ExploreError
-from pipeline.selfplay.draw import POSITIONS, read_drawn
+from pipeline.selfplay.draw import POSITIONS_FILE, read_drawn
 
-SITE = "https://fianchetto.invalid/selfplay/"
-RESULTS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
+SITE_PREFIX = "https://fianchetto.invalid/selfplay/"
+RESULT_TAGS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
+"""PGN's Result tag by `Game.result`."""
 DECIMALS = 6
 """Decimals of shares and values in the journal, about the precision of float32."""
 CHECKSUM_DIGITS = 8
-"""Hexadecimal digits of the checksum at the start of a line."""
+"""Number of hexadecimal digits of the checksum at the start of a line."""
 RECORD_PREFIX = b' {"record"'
-"""Text after the checksum in the line of a finished item."""
+"""Text that follows the checksum in the line of an item."""
 SYNC_SECONDS = 5.0
 """Seconds between two fsyncs; a power cut loses at most the work of this time."""
 
@@ -87,13 +85,13 @@ class Task:
     journal: Path
     """Folder of the journals; absolute, since remote processes have other working directories."""
     run_file: Path
-    """Workers stop when this file is deleted."""
+    """File that exists while the job runs."""
     owner: int | None
     """ID of the process that runs the job; None on another machine, where Ray ends the task."""
 
     @property
     def uses_gpu(self) -> bool:
-        """Return whether a network runs on a GPU."""
+        """Whether the task runs a network on a GPU."""
         if not self.config.uses_network or self.config.device == ONNX_DEVICE:
             return False
         from model.network.device import select_device
@@ -102,12 +100,26 @@ class Task:
 
     @property
     def is_job_running(self) -> bool:
-        """Return whether the job is still running."""
+        """Whether the job is still running; this process is its owner or the owner's child."""
         return self.owner in (None, os.getpid(), os.getppid()) and self.run_file.exists()
 
 
-def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> None:
-    """Finish the remaining items of a task; call `report` after each.
+class StoredSearch(NamedTuple):
+    """A search as the journal stores it; values are from the mover's view."""
+
+    row: int
+    """The search's half-move in a game, or its row in positions.parquet."""
+    value: float
+    best_value: float
+    simulations: int
+    labels: list[int]
+    """Labels of the moves with visits."""
+    shares: list[float]
+    """Share of each label in the visits."""
+
+
+def run_task(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> None:
+    """Finish the remaining items of a task; call `report` after each item.
 
     Raises ExploreError if the journal's folder is not visible.
     """
@@ -123,14 +135,16 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
         _open_evaluator(task) as (evaluator, device),
         closing(Journal(task.journal, device)) as journal,
     ):
-        for entry in _entries(task, evaluator, missing, lambda: stop() or not task.is_job_running):
+        for entry in _generate_entries(
+            task, evaluator, missing, lambda: stop() or not task.is_job_running
+        ):
             journal.add(entry)
             report()
 
 
 @contextmanager
 def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
-    """Yield the evaluator of a task, and its device and dtype; torch uses one thread."""
+    """Yield a task's evaluator, on one thread, and its device and dtype as text."""
     if not task.config.uses_network:
         yield evaluate, "compiled"
         return
@@ -149,19 +163,19 @@ def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
         yield network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
 
 
-def _entries(
+def _generate_entries(
     task: Task, evaluator: Evaluator, numbers: list[int], stop: Stop
 ) -> Iterator[dict[str, Any]]:
     """Yield the journal entries of games or groups of positions as they finish."""
     config = task.config
-    if config.plays:
+    if config.plays_games:
         games = play_games(
             evaluator, config.search, config, games=numbers, seed=config.seed, stop=stop
         )
         for game in games:
-            yield game_entry(game, config.explorer, config.seed)
+            yield make_game_entry(game, config.explorer, config.seed)
         return
-    packed_NP, columns = read_drawn(task.journal / POSITIONS)
+    packed_NP, columns = read_drawn(task.journal / POSITIONS_FILE)
     positions_NW = to_positions(packed_NP)
     ply_N = columns["ply"].astype(np.uint64)
     positions_NW[:, COUNTERS] = columns["halfmove"].astype(np.uint64) | ply_N << np.uint64(16)
@@ -181,14 +195,14 @@ def search_group(
 ) -> dict[str, Any] | None:
     """Search a group of positions in one batch; return its journal entry, or None if stopped.
 
-    A group always has the same positions. So its batches, and the network's outputs to the last
-    bit, do not depend on earlier searches.
+    Group `number` always has the same positions. So its batches, and the network's outputs to the
+    last bit, do not depend on how the work is divided.
     """
     first, stopped = number * config.width, False
 
-    def should_stop() -> bool:  # stays True, for the searches of this group may then be incomplete
+    def should_stop() -> bool:
         nonlocal stopped
-        stopped = stopped or stop()
+        stopped = stopped or stop()  # final, because the searches may then be incomplete
         return stopped
 
     positions_NW = positions_NW[first : first + config.width]
@@ -204,7 +218,9 @@ def search_group(
     labels, promotions = map(np.ndarray.tolist, search.choose(slots))
     for slot, label, promotion in zip(ongoing, labels, promotions, strict=True):
         root = search.root(slot)
-        searches.append([first + slot, *search_fields(read_search_result(root, label, promotion))])
+        searches.append(
+            make_stored_search(first + slot, read_search_result(root, label, promotion))
+        )
         if root.mate != 1:  # a mate in one is found without the network, so there are no priors
             changed += int(root.labels[root.priors.argmax()]) != label
     over = len(positions_NW) - len(slots)
@@ -212,8 +228,8 @@ def search_group(
     return {"record": record, "searches": searches}
 
 
-def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
-    """Return the journal entry of a game; it is the same in every run."""
+def make_game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
+    """Return the journal entry of a finished game."""
     assert game.ending is not None
     board, moves = chess.Board(), []
     for label, promotion in zip(game.labels, game.promotions, strict=True):
@@ -222,39 +238,44 @@ def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
     record = {
         "number": game.number,
         "moves": [move.uci() for move in moves],
-        "result": RESULTS[game.result],
+        "result": RESULT_TAGS[game.result],
         "ending": ENDINGS[game.ending],
         "resign_ply": game.resign_ply,
         "resign_was_wrong": game.resign_was_wrong,
     }
     searches = [
-        [ply, *search_fields(search)]
+        make_stored_search(ply, search)
         for ply, search in enumerate(game.searches)
         if search is not None
     ]
-    return {"record": record, "searches": searches, "pgn": _pgn(game, moves, explorer, seed)}
+    return {"record": record, "searches": searches, "pgn": _format_pgn(game, moves, explorer, seed)}
 
 
-def search_fields(search: SearchResult) -> tuple[float, float, int, list[int], list[float]]:
-    """Return a search's value, its best move's value, simulations, labels and visit shares.
+def make_stored_search(row: int, search: SearchResult) -> StoredSearch:
+    """Round a search and add the shares of promotions that have the same label.
 
-    Shares of promotions with the same label are added; shares that round to 0 are omitted. Values
-    are from the mover's view.
+    Moves whose share rounds to 0 are omitted.
     """
-    labels, places = np.unique(search.labels, return_inverse=True)
-    shares = np.bincount(places, weights=search.shares).round(DECIMALS)
-    kept = shares > 0.0
-    values = round(search.value, DECIMALS), round(search.best_value, DECIMALS)
-    return *values, search.simulations, labels[kept].tolist(), shares[kept].tolist()
+    labels, indices = np.unique(search.labels, return_inverse=True)
+    shares = np.bincount(indices, weights=search.shares).round(DECIMALS)
+    visited = shares > 0.0
+    return StoredSearch(
+        row=row,
+        value=round(search.value, DECIMALS),
+        best_value=round(search.best_value, DECIMALS),
+        simulations=search.simulations,
+        labels=labels[visited].tolist(),
+        shares=shares[visited].tolist(),
+    )
 
 
-def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
-    """Return a game as PGN; comments have the values of searched moves, from White's view."""
+def _format_pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
+    """Return a game as PGN; comments have the values of searches, from White's view."""
     tree = chess.pgn.Game()
     tree.headers["Event"] = f"self-play of {explorer}"
-    tree.headers["Site"] = f"{SITE}{seed}-{game.number}"
+    tree.headers["Site"] = f"{SITE_PREFIX}{seed}-{game.number}"
     tree.headers["White"] = tree.headers["Black"] = explorer
-    tree.headers["Result"] = RESULTS[game.result]
+    tree.headers["Result"] = RESULT_TAGS[game.result]
     stopped = game.ending in (PLY_LIMIT, HALFMOVE_LIMIT)
     tree.headers["Termination"] = "adjudication" if stopped else "normal"
     node: chess.pgn.GameNode = tree
@@ -270,9 +291,10 @@ def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
 
 
 class Journal:
-    """The open journal file of one process. Its first line has the process's device and start."""
+    """The open journal file of one process."""
 
     def __init__(self, folder: Path, device: str) -> None:
+        """Create the file and write its first line."""
         self.file = (folder / f"{uuid4().hex}.jsonl").open("xb")
         self.synced = time.monotonic()
         self.add({"device": device, "began": round(time.time(), 3)})
@@ -294,7 +316,7 @@ class Journal:
 
 
 class LineLocation(NamedTuple):
-    """The file and byte offset of an item's line."""
+    """Location of an item's line: a journal file and a byte offset."""
 
     path: Path
     offset: int
@@ -312,35 +334,35 @@ class Journals:
     """The contents of all journals of a generation."""
 
     finished: dict[int, LineLocation] = field(default_factory=dict)
-    """Line of each finished item, by the item's number."""
+    """Location of each finished item's line, by the item's number."""
     work: list[dict[str, Any]] = field(default_factory=list)
-    """Device, start and end of each process. It ends with the last change of its journal."""
-    damaged: int = 0
-    """Lines with a wrong checksum."""
+    """`device`, `began` and `ended` (the last change of the journal) of each process."""
+    damaged_lines: int = 0
+    """Number of lines with a wrong checksum."""
 
 
 def read_journals(folder: Path) -> Journals:
     """Index the finished items in all journals of a folder."""
-    found = Journals()
+    journals = Journals()
     for path in sorted(folder.glob("*.jsonl")):
         work, offset = None, 0
         with path.open("rb") as file:
             for line in file:
-                if (entry := _parse(line)) is None:
-                    found.damaged += 1
+                if (entry := _parse_line(line)) is None:
+                    journals.damaged_lines += 1
                 elif "record" in entry:
                     location = LineLocation(path, offset)
-                    found.finished.setdefault(entry["record"]["number"], location)
+                    journals.finished.setdefault(entry["record"]["number"], location)
                 elif "began" in entry:
                     work = entry
                 offset += len(line)
         if work is not None:
-            found.work.append(work | {"ended": round(path.stat().st_mtime, 3)})
-    return found
+            journals.work.append(work | {"ended": round(path.stat().st_mtime, 3)})
+    return journals
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """Parse a line; return None if its checksum is wrong."""
+def _parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a journal's line, or None if the checksum is wrong."""
     checksum, text = line[:CHECKSUM_DIGITS], line[CHECKSUM_DIGITS + 1 : -1]
     if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
         return None
@@ -348,21 +370,22 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return entry
 
 
-class JournalWatch:
-    """Counts items that finish from now on, by the lines appended to the journals."""
+class JournalCounter:
+    """Count the items that finish after its creation, by the lines appended to the journals."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.items = 0
-        self.read = {path: path.stat().st_size for path in folder.glob("*.jsonl")}
+        self.offsets = {path: path.stat().st_size for path in folder.glob("*.jsonl")}
 
     def count(self) -> int:
-        """Return the number of items finished since this object was created."""
+        """Read the new lines; return the number of items finished since the creation."""
         for path in self.folder.glob("*.jsonl"):
+            offset = self.offsets.get(path, 0)
             with path.open("rb") as file:
-                file.seek(self.read.get(path, 0))
+                file.seek(offset)
                 lines, newline, _ = file.read().rpartition(b"\n")
-            self.read[path] = self.read.get(path, 0) + len(lines) + len(newline)
+            self.offsets[path] = offset + len(lines) + len(newline)
             self.items += sum(
                 line.startswith(RECORD_PREFIX, CHECKSUM_DIGITS) for line in lines.split(b"\n")
             )

@@ -1,7 +1,7 @@
 """Export a checkpoint to ONNX; check and calibrate the export on positions of a dataset."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from pipeline.dataset.files.columns import EARLIER_MOVES
 LOG = logging.getLogger(__name__)
 
 COMPARED_POSITIONS = 1000
-"""Positions on which an export is compared with its checkpoint."""
+"""Number of positions on which an export is compared with its checkpoint."""
 CALIBRATION_POSITIONS = 256
-"""Positions that set the scales of an 8-bit export."""
+"""Number of positions on which the scales of an 8-bit export are calibrated."""
 
 
 def export_checkpoint(
@@ -26,34 +26,36 @@ def export_checkpoint(
     int8: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Export a checkpoint to `out`, by default model.onnx beside its card; return the result.
+    """Export a checkpoint to `out` (default: model.onnx beside its card); return the result.
 
-    The export is compared with the checkpoint on the dataset's test positions (its train positions
-    if it has no test split). An 8-bit export is calibrated on train positions. Without a dataset,
-    positions of random games are used. Raises ExportError, CheckpointError, DatasetError.
+    The export is compared with the checkpoint on test positions of the dataset `positions`, or on
+    train positions if it has no test split. An 8-bit export is calibrated on train positions.
+    Without a dataset, positions of random games are used. Raises ExportError, CheckpointError,
+    DatasetError.
     """
     from model.data.playouts import playout_rows
     from model.inference.export import export
 
+    calibration: Mapping[str, Any] | None = None
     if positions is None:
-        rows = playout_rows(COMPARED_POSITIONS)
-        calibration = playout_rows(CALIBRATION_POSITIONS, seed=1)
+        compared = playout_rows(COMPARED_POSITIONS)
+        if int8:
+            calibration = playout_rows(CALIBRATION_POSITIONS, seed=1)
     else:
         dataset = Dataset.open(positions)
         split = "test" if dataset.has("test") else "train"
-        rows = next(_batches(dataset, split, COMPARED_POSITIONS).sample(COMPARED_POSITIONS))
-        calibration = {}
-        if int8:  # read the first shuffled row group: a random sample would read the whole split
-            calibration = next(_batches(dataset, "train", CALIBRATION_POSITIONS).from_step(0))
-    calibrated = calibration if int8 else None
-    return export(checkpoint, out, rows, calibration=calibrated, progress=progress)
+        batches = _open_batches(dataset, split, COMPARED_POSITIONS)
+        compared = next(batches.sample(COMPARED_POSITIONS))
+        if int8:  # the first shuffled row group, because a random sample reads the whole split
+            calibration = next(_open_batches(dataset, "train", CALIBRATION_POSITIONS).from_step(0))
+    return export(checkpoint, out, compared, calibration=calibration, progress=progress)
 
 
 def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> None:
-    """Export a checkpoint unless it already has an export.
+    """Export a checkpoint to 8 bits, unless it already has an export.
 
-    The export is 8-bit, or float32 if 8 bits change the network's outputs too much. Raises the
-    errors of `export_checkpoint`.
+    If 8 bits change the network's outputs too much, it is exported in float32. The first of the
+    datasets `human` provides the positions. Raises the errors of `export_checkpoint`.
     """
     from model.inference.export import ExportError
     from model.inference.onnx_evaluator import find_export
@@ -68,6 +70,6 @@ def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> 
         export_checkpoint(checkpoint, positions=positions, progress=progress)
 
 
-def _batches(dataset: Dataset, split: str, count: int) -> Batches:
+def _open_batches(dataset: Dataset, split: str, count: int) -> Batches:
     columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
     return Batches([dataset], split, batch_size=count, columns=columns, block_rows=1)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
-    """Return the card entry for training data, which identifies datasets by hash."""
+    """Return the entry of training data in a checkpoint's card, with each dataset's hash."""
     opened = [Dataset.open(path) for path in positions]
-    joined = [
-        {"name": one.name, "sha256": one.identity, "positions": one.page["positions"]}
-        for one in opened
-        if one.joined
+    training_sets = [
+        {"name": data.name, "sha256": data.identity, "positions": data.page["positions"]}
+        for data in opened
+        if data.joined
     ]
-    parts = [part for one in opened for part in one.parts if part.has("train")]
+    parts = [part for data in opened for part in data.parts if part.has("train")]
     datasets = [
         {
             "name": part.name,
@@ -46,11 +46,11 @@ def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
         }
         for part in parts
     ]
-    return {"datasets": datasets} | ({"training_sets": joined} if joined else {})
+    return {"datasets": datasets} | ({"training_sets": training_sets} if training_sets else {})
 
 
 def describe_start(start: Path) -> dict[str, Any]:
-    """Return the card entry for a start checkpoint: the hash of its weights, and its data."""
+    """Return the card entry of a start checkpoint: its hash, training and data."""
     from model.checkpoint import read_card
 
     card = read_card(start)
@@ -65,28 +65,29 @@ def describe_start(start: Path) -> dict[str, Any]:
 
 
 def list_datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """List the datasets in a card's data, including those of its start checkpoints."""
+    """List the datasets in a card's `data`, including those of earlier start checkpoints."""
     before = data.get("start")
     return [*data.get("datasets", []), *(list_datasets(before["data"]) if before else [])]
 
 
 def describe_trainings(card: dict[str, Any]) -> str:
-    """Describe what a network was trained on, the newest run first, with repetitions."""
-    names = ", ".join(dict.fromkeys(one["name"] for one in card["data"].get("datasets", [])))
+    """Describe the data that a network was trained on, the newest run first."""
+    datasets = card["data"].get("datasets", [])
+    names = ", ".join(dict.fromkeys(dataset["name"] for dataset in datasets))
     text = f"{card['positions']:,} positions of {names or 'unknown data'}"
     before = card["data"].get("start")
     return f"{text}, and before on {describe_trainings(before)}" if before else text
 
 
 def count_positions(card: dict[str, Any]) -> int:
-    """Count the positions a network was trained on, with repetitions and earlier runs."""
+    """Count the positions that a network was trained on, with repetitions, over all its runs."""
     before = card["data"].get("start")
-    seen: int = card["positions"] + (count_positions(before) if before else 0)
-    return seen
+    count: int = card["positions"] + (count_positions(before) if before else 0)
+    return count
 
 
 def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
-    """Return the dataset columns needed to train a preset.
+    """List the dataset columns needed to train a preset.
 
     Raises MissingColumnError if the preset needs a column that shards do not store.
     """
@@ -111,9 +112,9 @@ def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
 
     for directory in (out, start):
         if directory is not None and (directory / CARD_FILE).exists():
-            found = preset_from_dict(read_card(directory)["preset"])
-            if found.name == name:
-                return found
+            in_card = preset_from_dict(read_card(directory)["preset"])
+            if in_card.name == name:
+                return in_card
     return preset(name)
 
 
@@ -132,24 +133,24 @@ def train_on(
 
     `positions` are datasets or training sets. `shares` sets the share of each in a batch; by
     default, shares are in proportion to rows. A new run starts from the weights of the checkpoint
-    `start`. The card records `start`, its data, and `player`, the person to imitate. Under
-    torchrun, each process trains on its part of each batch, and all processes must see the datasets
-    and `out`. Raises UnknownPresetError, DatasetError, and the errors of
+    `start`, if given. The card records `start`, its data, and `player`, the person to imitate.
+    Under torchrun, each process trains on its part of each batch, and all processes must see the
+    datasets and `out`. Raises UnknownPresetError, DatasetError, and the errors of
     `model.training.loop.train`.
     """
     from model.card import CARD_FILE
     from model.training.distributed import read_world
     from model.training.loop import train
 
-    row = find_preset(preset_name, out, start)
+    preset = find_preset(preset_name, out, start)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
-    # opening hashes new files, which may take minutes
+    # with `progress` and `stop`, because hashing new files may take minutes
     datasets = [Dataset.open(path, progress, stop) for path in positions]
-    place, columns = read_world(), select_columns(config, row)
+    world, columns = read_world(), select_columns(config, preset)
     count = sum(dataset.count("train") for dataset in datasets)
-    is_new = start is None and not (out / CARD_FILE).exists()
-    if is_new and place.is_first and count < MIN_SCRATCH_POSITIONS:
+    is_from_scratch = start is None and not (out / CARD_FILE).exists()
+    if is_from_scratch and world.is_first and count < MIN_SCRATCH_POSITIONS:
         LOG.info(
             "%s positions are few for training from scratch: `--start %s --learning-rate 0.0005` "
             "gives a better network",
@@ -159,22 +160,22 @@ def train_on(
     data = describe_data(datasets) | ({} if start is None else {"start": describe_start(start)})
     data |= {} if player is None else {"player": player}
     data |= {"shares": list(shares)} if shares else {}
-    from_step, rows = _open_batches(datasets, config, columns, shares, place)
-    folder = run_folder(out, [*datasets, *([] if start is None else [start])])
+    from_step, epoch_rows = _open_batches(datasets, config, columns, shares, world)
+    folder = open_run_folder(out, [*datasets, *([] if start is None else [start])])
     card = train(
         config,
-        row,
+        preset,
         from_step,
         out,
         validation=open_validation(datasets, config, columns),
         data=data,
-        progress=progress if place.is_first else silent,
+        progress=progress if world.is_first else silent,
         stop=stop,
-        epoch_rows=rows,
+        epoch_rows=epoch_rows,
         start=start,
         check_output=folder.begin,
     )
-    if place.is_first:
+    if world.is_first:
         folder.finish()
     return card
 
@@ -184,21 +185,21 @@ def _open_batches(
     config: "TrainConfig",
     columns: Sequence[str],
     shares: Sequence[float],
-    place: "World",
+    world: "World",
 ) -> tuple[Callable[[int], Iterator[Batch]], int]:
-    """Return a function that yields this process's batches, and the number of rows per epoch.
+    """Return a function that yields this process's batches from a step, and the rows per epoch.
 
     Raises ConfigError for invalid shares, and DatasetError for too few rows.
     """
 
-    def open_stream(datasets: Sequence[Dataset], rank: int, world: int) -> Batches:
+    def open_stream(datasets: Sequence[Dataset], rank: int, size: int) -> Batches:
         batches = Batches(
             datasets,
             "train",
             batch_size=config.batch_size,
             seed=config.seed,
             rank=rank,
-            world=world,
+            world=size,
             columns=columns,
             people_only=not config.engine_moves,
         )
@@ -207,56 +208,61 @@ def _open_batches(
                 f"{batches.rows} training positions do not fill one batch of "
                 f"{config.batch_size}: choose a smaller batch size"
             )
-        if world > len(batches.groups):
+        if size > len(batches.groups):
             raise DatasetError(
-                f"{len(batches.groups)} row groups are too few for {world} processes: start fewer "
+                f"{len(batches.groups)} row groups are too few for {size} processes: start fewer "
                 "processes"
             )
         return batches
 
     if not shares:
-        batches = open_stream(datasets, place.rank, place.size)
+        batches = open_stream(datasets, world.rank, world.size)
         return batches.from_step, batches.rows
     streams = [open_stream([dataset], 0, 1) for dataset in datasets]
-    used = [dict.fromkeys(group.shard.path for group in stream.groups) for stream in streams]
-    require_distinct(path for paths in used for path in paths)
+    shards = [dict.fromkeys(group.shard.path for group in stream.groups) for stream in streams]
+    require_distinct(path for paths in shards for path in paths)
     mixed, rows = Shares(streams, shares), sum(stream.rows for stream in streams)
-    return lambda step: mixed.from_step(step, place.rank, place.size), rows
+    return lambda step: mixed.from_step(step, world.rank, world.size), rows
 
 
-def run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
-    """Return a run's folder, which must not be one of its inputs or their member datasets."""
-    reads = [one.path if isinstance(one, Dataset) else one for one in inputs]
-    reads += [part.path for one in inputs if isinstance(one, Dataset) for part in one.joined]
+def open_run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
+    """Return the folder of a training run, which refuses to write into its inputs."""
+    datasets = [data for data in inputs if isinstance(data, Dataset)]
+    reads = [data.path if isinstance(data, Dataset) else data for data in inputs]
+    reads += [part.path for data in datasets for part in data.joined]
     return JobFolder(out, CHECKPOINT, ConfigError, reads=reads)
 
 
 def open_validation(
     positions: Sequence[Path | Dataset], config: "TrainConfig", columns: Sequence[str]
 ) -> Callable[[], Iterator[Batch]] | None:
-    """Return a function that yields the shuffled validation rows once, or None without any.
+    """Return a function that yields the shuffled validation rows, or None if there are none.
 
     Skips datasets without a validation split, datasets of engine moves (unless the run trains on
     engine moves), and rows without a known move.
     """
-    validated = find_validated(positions, config)
+    validated = find_validation_datasets(positions, config)
     if not validated:
         return None
     batches = Batches(validated, "val", columns=columns)
     batches.batch_size = min(config.batch_size, 1024, batches.rows)
     count = max(1, batches.rows // batches.batch_size)
 
-    def read() -> Iterator[Batch]:
+    def read_validation() -> Iterator[Batch]:
         for batch in islice(batches.from_step(0), count):
             known = batch["label"] != NO_LABEL
             if known.any():
                 yield {name: values[known] for name, values in batch.items()}
 
-    return read
+    return read_validation
 
 
-def find_validated(positions: Sequence[Path | Dataset], config: "TrainConfig") -> list[Dataset]:
-    """List the datasets on which a training run validates."""
-    opened = map(Dataset.open, positions)
-    human = (dataset for dataset in opened if config.engine_moves or not dataset.has_engine_moves)
-    return [dataset for dataset in human if dataset.has("val")]
+def find_validation_datasets(
+    positions: Sequence[Path | Dataset], config: "TrainConfig"
+) -> list[Dataset]:
+    """List the datasets on which a training run is validated."""
+    return [
+        dataset
+        for dataset in map(Dataset.open, positions)
+        if dataset.has("val") and (config.engine_moves or not dataset.has_engine_moves)
+    ]

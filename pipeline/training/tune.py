@@ -1,5 +1,5 @@
-"""Fine-tune a checkpoint on human rows and on self-play rows that are used a limited number of
-times.
+"""Fine-tune a checkpoint on human rows and self-play rows; each self-play row has a limited number
+of uses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ from pipeline.training.train import (
     describe_data,
     describe_start,
     list_datasets,
+    open_run_folder,
     open_validation,
-    run_folder,
     select_columns,
 )
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from model.training.config import TrainConfig
 
 BLOCK_ROWS = 1 << 16
-"""Number of rows that are shuffled together: 40 MB of planes. Each dataset keeps two such blocks in
+"""Number of rows that are shuffled together, 40 MB of planes; each dataset has two such blocks in
 memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class _UsedRows:
+class _RowSource:
     """One source of training rows: a self-play dataset, or all human datasets together."""
 
     entries: Sequence[Mapping[str, Any]]
@@ -40,17 +40,17 @@ class _UsedRows:
     batches: Batches
     """The rows, in the order in which they are used."""
     first: int
-    """Rows drawn before this run, repetitions included."""
+    """Number of rows drawn before this run, repetitions included."""
     takes: int = 0
-    """Rows to draw in this run."""
+    """Number of rows to draw in this run."""
 
     @property
     def source(self) -> Source:
-        """Return the source for a Mixture."""
+        """These rows as a source of a Mixture."""
         return Source(self.batches, self.first, self.takes)
 
-    def row(self, drawn: int) -> dict[str, Any]:
-        """Return the card entry after `drawn` rows; `uses` is uses per row over all runs."""
+    def describe_uses(self, drawn: int) -> dict[str, Any]:
+        """Return the card entry after `drawn` rows; `uses` is the mean number of uses of a row."""
         rows, names = self.batches.rows, [entry["name"] for entry in self.entries]
         hashes = [entry["manifest_sha256"] for entry in self.entries]
         uses = (self.first + drawn) / rows
@@ -72,17 +72,18 @@ def tune_on(
 ) -> dict[str, Any]:
     """Train the checkpoint `start` on self-play and human datasets; return the new card.
 
-    `human_share` is the share of human rows in each batch (0 without human datasets). The rest are
-    self-play rows, drawn from each dataset in proportion to the uses its rows have left. An epoch
-    is one pass over the self-play rows. The run ends early once these rows have been used
+    `human_share` is the share of human rows in each batch, ignored without human datasets. The rest
+    are self-play rows, drawn from each dataset in proportion to the uses that its rows have left.
+    An epoch is one pass over the self-play rows. The run ends early once these rows have been used
     `most_uses` times on average.
 
-    `spent` maps manifest hashes to the earlier uses per row. The run continues each dataset's order
-    after these uses: with the same `config.seed`, no row is used twice before every row was used
-    once. The card's `uses` has the totals after this run; `add_uses` collects them.
+    `spent` maps each dataset's manifest hash to the mean number of earlier uses of its rows. The
+    run continues each dataset's order after these uses: with the same `config.seed`, no row is used
+    twice before every row was used once. The card's `uses` has the totals after this run;
+    `add_uses` adds them to `spent`.
 
-    Validation is on the human datasets. Raises DatasetError (no rows, or no uses left), and the
-    errors of `model.training.loop.train`.
+    Validation is on the human datasets. Raises DatasetError if there are no rows or no uses left,
+    and the errors of `model.training.loop.train`.
     """
     from model.checkpoint import read_card
     from model.network.preset import preset_from_dict
@@ -95,18 +96,18 @@ def tune_on(
     human_datasets = [Dataset.open(path) for path in human]
     selfplay_data, human_data = describe_data(selfplay_datasets), describe_data(human_datasets)
     available = [
-        _open_rows([dataset], [entry], config, columns, spent)
+        _open_source([dataset], [entry], config, columns, spent)
         for dataset, entry in zip(selfplay_datasets, selfplay_data["datasets"], strict=True)
     ]
-    steps, selfplay_rows = _plan(config, available, share, most_uses)
-    human_used = list[_UsedRows]()
+    steps, selfplay_sources = _plan_steps(config, available, share, most_uses)
+    human_sources = list[_RowSource]()
     if share:
-        rows = _open_rows(human_datasets, human_data["datasets"], config, columns, spent)
-        human_used = [replace(rows, takes=human_rows(steps, config.batch_size, share))]
-    used = [*human_used, *selfplay_rows]
+        source = _open_source(human_datasets, human_data["datasets"], config, columns, spent)
+        human_sources = [replace(source, takes=human_rows(steps, config.batch_size, share))]
+    sources = [*human_sources, *selfplay_sources]
     mixture = Mixture(
-        human_used[0].source if human_used else None,
-        [rows.source for rows in selfplay_rows],
+        human_sources[0].source if human_sources else None,
+        [source.source for source in selfplay_sources],
         batch_size=config.batch_size,
         human_share=share,
         seed=config.seed,
@@ -114,9 +115,9 @@ def tune_on(
     plan = {
         "human_share": float(share),
         "most_uses": most_uses,
-        "takes": [rows.row(rows.takes) for rows in used],
+        "takes": [source.describe_uses(source.takes) for source in sources],
     }
-    folder = run_folder(out, [*selfplay_datasets, *human_datasets, start])
+    folder = open_run_folder(out, [*selfplay_datasets, *human_datasets, start])
     card = train(
         replace(config, steps=steps, epochs=None),
         preset,
@@ -125,7 +126,7 @@ def tune_on(
         validation=open_validation(human_datasets, config, columns),
         data={
             "datasets": [*(human_data["datasets"] if share else []), *selfplay_data["datasets"]],
-            "start": _flatten(describe_start(start)),
+            "start": _flatten_lineage(describe_start(start)),
             "mixture": plan,
         },
         progress=progress,
@@ -134,23 +135,23 @@ def tune_on(
         check_output=folder.begin,
     )
     folder.finish()
-    drawn = zip(used, mixture.counts(0, card["step"]).tolist(), strict=True)
-    return {**card, "uses": [rows.row(count) for rows, count in drawn]}
+    drawn = zip(sources, mixture.counts(0, card["step"]).tolist(), strict=True)
+    return {**card, "uses": [source.describe_uses(count) for source, count in drawn]}
 
 
 def add_uses(card: Mapping[str, Any], spent: Mapping[str, float]) -> dict[str, float]:
-    """Return `spent` updated with a card's uses, for the next `tune_on`."""
+    """Return `spent` with the uses of a card from `tune_on`, for the next run."""
     return {**spent, **{name: use["uses"] for use in card["uses"] for name in use["hashes"]}}
 
 
-def _open_rows(
+def _open_source(
     datasets: Sequence[Dataset],
     entries: Sequence[Mapping[str, Any]],
     config: "TrainConfig",
     columns: Sequence[str],
     spent: Mapping[str, float],
-) -> _UsedRows:
-    """Open datasets as one source; its earlier uses are the maximum over the datasets."""
+) -> _RowSource:
+    """Open datasets as one source of rows; its earlier uses are those of the most used dataset."""
     batches = Batches(
         datasets,
         batch_size=config.batch_size,
@@ -160,31 +161,31 @@ def _open_rows(
         block_rows=BLOCK_ROWS,
     )
     before = max(spent.get(str(entry["manifest_sha256"]), 0.0) for entry in entries)
-    return _UsedRows(entries, batches, first=round(before * batches.rows))
+    return _RowSource(entries, batches, first=round(before * batches.rows))
 
 
-def _plan(
-    config: "TrainConfig", uses: Sequence[_UsedRows], share: Fraction, most_uses: float
-) -> tuple[int, list[_UsedRows]]:
-    """Return the number of steps, and the sources with `takes` set; raises DatasetError."""
+def _plan_steps(
+    config: "TrainConfig", sources: Sequence[_RowSource], share: Fraction, most_uses: float
+) -> tuple[int, list[_RowSource]]:
+    """Return the number of steps, and the sources with `takes` set; `share` is of human rows."""
     assert config.epochs is not None, "the length of the run is given in epochs"
-    left = [max(0, int(most_uses * use.batches.rows + 1e-6) - use.first) for use in uses]
+    left = [max(0, int(most_uses * one.batches.rows + 1e-6) - one.first) for one in sources]
     rows_per_step = config.batch_size * (1 - share)
-    rows = sum(use.batches.rows for use in uses)
+    rows = sum(source.batches.rows for source in sources)
     steps = min(
         -int(-Fraction(config.epochs) * rows // rows_per_step), int(sum(left) / rows_per_step)
     )
     if steps < 1:
         raise DatasetError(
             f"only {sum(left)} of {rows} self-play positions may still be used, but one batch "
-            f"takes {float(rows_per_step):g}: play more games, or raise most_uses"
+            f"takes {float(rows_per_step):g}: play more games, or increase most_uses"
         )
-    wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
-    taken = zip(uses, _divide(wanted, left), strict=True)
-    return steps, [replace(use, takes=takes) for use, takes in taken]
+    total = steps * config.batch_size - human_rows(steps, config.batch_size, share)
+    takes = _split_in_proportion(total, left)
+    return steps, [replace(one, takes=take) for one, take in zip(sources, takes, strict=True)]
 
 
-def _divide(total: int, weights: Sequence[int]) -> list[int]:
+def _split_in_proportion(total: int, weights: Sequence[int]) -> list[int]:
     """Split `total` in proportion to `weights` by largest remainder; no part exceeds its weight."""
     total_weight = sum(weights)
     parts = [total * weight // total_weight for weight in weights]
@@ -196,9 +197,9 @@ def _divide(total: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
-def _flatten(lineage: dict[str, Any]) -> dict[str, Any]:
-    """Flatten the data of a start entry into one list, so that generations do not nest."""
+def _flatten_lineage(lineage: dict[str, Any]) -> dict[str, Any]:
+    """List the data of a start entry and of its own starts once, so that entries do not nest."""
     entries = list_datasets(lineage["data"])
-    seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in entries}
-    data = {"datasets": list(seen.values())}
+    by_hash = {entry.get("manifest_sha256", entry["name"]): entry for entry in entries}
+    data = {"datasets": list(by_hash.values())}
     return {**lineage, "positions": count_positions(lineage), "data": data}

@@ -1,4 +1,4 @@
-"""Each recipe is read by the commands that it names, and its network takes a few steps."""
+"""Each recipe is valid for the commands that read it, and its network can be trained."""
 
 import json
 from pathlib import Path
@@ -7,27 +7,21 @@ import pytest
 
 from model.network.presets import presets
 from pipeline.cli.main import parse
-from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
 from tests.conftest import REPOSITORY
 from tests.model.network.test_presets import small
 from tests.pipeline import datasets
+from tests.pipeline.selfplay.generations import make_dataset
 from tests.test_documents import CODE_BLOCK, find_commands
 
 RECIPES = sorted((REPOSITORY / "pipeline" / "recipes").glob("*.yaml"))
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
-SMALL = ["--steps", "2", "--batch-size", "4", "--device", "cpu"]
-for setting in ("patience=0", "validation_every_steps=0"):
-    SMALL += ["--set", setting]
+SMALL = "--steps 2 --batch-size 4 --device cpu --set patience=0 --set validation_every_steps=0"
 
 
 @pytest.fixture(scope="module")
 def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a dataset of a few games."""
-    folder = tmp_path_factory.mktemp("recipes")
-    dump = datasets.dump(folder / "games.pgn", 20)
-    ingest([str(dump)], folder / "out", IngestConfig(val_share=0.2), workers=1)
-    return folder / "out"
+    return make_dataset(tmp_path_factory.mktemp("recipes"), 20, val_share=0.2)
 
 
 @each_recipe
@@ -48,21 +42,21 @@ def test_every_command_reads_its_part(recipe: Path) -> None:
 def test_its_network_takes_a_few_steps(
     recipe: Path, positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The layers of the recipe's network, few and narrow."""
+    """The network has fewer and narrower layers than the recipe's."""
     monkeypatch.setattr("model.training.loop.VALIDATION_POSITIONS", 8)
     monkeypatch.setattr("model.network.presets.preset", lambda name: small(presets()[name]))
-    words = ["--positions", str(positions), "--out", str(tmp_path / "net"), "--json"]
-    result = parse(["train", *words, "--config", str(recipe), *SMALL]).run()
+    words = f"train --positions {positions} --out {tmp_path / 'net'} --json --config {recipe}"
+    result = parse(f"{words} {SMALL}".split()).run()
     assert result["step"] == 2
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
-    assert card["preset"]["name"] == parse(["train", *words, "--config", str(recipe)]).preset
+    assert card["preset"]["name"] == parse(words.split()).preset
     assert card["finished"]
 
 
-def test_the_stages_of_human_mix_datasets_and_end_on_one(
+def test_the_recipe_human_mixes_datasets_and_then_trains_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commands of the README, on a few games and for a few steps."""
+    """Runs the commands of the recipes' README on a few games, for a few steps."""
     monkeypatch.setattr("model.training.loop.VALIDATION_POSITIONS", 8)
     monkeypatch.setattr("model.network.presets.preset", lambda name: small(presets()[name]))
     monkeypatch.chdir(tmp_path)
@@ -72,17 +66,17 @@ def test_the_stages_of_human_mix_datasets_and_end_on_one(
         (REPOSITORY / "pipeline" / "recipes" / "README.md").read_text(), CODE_BLOCK
     )
     for line in (line for line in shown if "pipeline/recipes/human.yaml" in line):
-        words = [str(REPOSITORY / one) if one.startswith("pipeline/") else one for one in line]
+        words = [str(REPOSITORY / word) if word.startswith("pipeline/") else word for word in line]
         if words[0] == "train":
-            at = words.index("--minutes")
-            words[at : at + 2] = SMALL
+            index = words.index("--minutes")
+            words[index : index + 2] = SMALL.split()
         parse([*words, "--json"]).run()
     first, last = (
         json.loads(Path(f"datasets/checkpoints/{name}/checkpoint.json").read_text())
         for name in ("all", "human")
     )
     assert first["data"]["shares"] == [0.6, 0.4]
-    assert [one["name"] for one in first["data"]["datasets"]] == ["rapid", "blitz"]
-    assert [one["name"] for one in last["data"]["datasets"]] == ["rapid"]
+    assert [dataset["name"] for dataset in first["data"]["datasets"]] == ["rapid", "blitz"]
+    assert [dataset["name"] for dataset in last["data"]["datasets"]] == ["rapid"]
     assert last["data"]["start"]["weights_sha256"] == first["files"]["weights"]["sha256"]
     assert [card["config"]["decay"] for card in (first, last)] == ["none", "linear"]

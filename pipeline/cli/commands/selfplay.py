@@ -50,7 +50,7 @@ class SelfPlay(BaseCommand):
     finished_only: bool = False
     """Make the dataset from the games and searches finished so far, without new ones."""
     workers: Count = 0
-    """Worker processes; 0 for one per core, or one where the network runs on a GPU."""
+    """Worker processes; 0 for one per core, on a GPU as many as its memory allows."""
     engine: str = "local"
     """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
     ray://HOST:PORT; its nodes share --out."""
@@ -58,7 +58,7 @@ class SelfPlay(BaseCommand):
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
         from pipeline.dataset.files.columns import MANIFEST
-        from pipeline.selfplay.dataset import summarize
+        from pipeline.selfplay.dataset import format_summary
         from pipeline.selfplay.job import explore
 
         was_complete = (self.out / MANIFEST).exists()
@@ -71,8 +71,8 @@ class SelfPlay(BaseCommand):
         shown = ("selfplay", "positions", "lineage", "games", "config")
         summary = {name: manifest[name] for name in shown}
         unchanged = " already: nothing was done" if was_complete else ""
-        lines = [f"{self.out} is complete{unchanged}", summarize(manifest)]
-        if config.plays:
+        lines = [f"{self.out} is complete{unchanged}", format_summary(manifest)]
+        if config.plays_games:
             start = () if self.checkpoint is None else ("--start", self.checkpoint)
             checkpoint = f"datasets/checkpoints/{self.out.name}"
             options = ("--positions", self.out, *start, "--minutes", 15, "--out", checkpoint)

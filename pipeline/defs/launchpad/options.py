@@ -17,7 +17,7 @@ from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.report import PositionFilter
-from pipeline.finetune.config import FinetuneConfig, Games
+from pipeline.finetune.config import EvenCount, FinetuneConfig
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.storage.stores import file_hash
 
@@ -136,7 +136,7 @@ class StrengthOptions:
     simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
     """Simulations per move of the network; each number is a separate match. The network it started
     from plays with the first number."""
-    games: Games = 200
+    games: EvenCount = 200
     """Games against each opponent."""
 
 

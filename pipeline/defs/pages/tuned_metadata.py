@@ -8,8 +8,8 @@ import chess.pgn
 import dagster as dg
 
 from pipeline.defs.pages.metadata import Metadata, describe_path, link_report, make_table
-from pipeline.finetune.state import NOTHING_PROMOTED, folder_of, read_state
-from pipeline.matches.match import ELO, format_elo
+from pipeline.finetune.state import NOTHING_PROMOTED, locate_generation, read_state
+from pipeline.matches.match import ELO_FIELDS, format_elo
 
 NUM_SAMPLE_GAMES = 4
 """Number of games that are shown."""
@@ -51,7 +51,7 @@ def describe_finetuning(out: Path, result: Mapping[str, Any]) -> Metadata:
 
 def _describe_teacher(tuned: Path) -> Metadata:
     """Return what the loop has chosen to learn from its searches; {} if the user chose it."""
-    choice = read_state(tuned).teacher
+    choice = read_state(tuned).last_comparison
     return {} if choice is None else {"teacher": dg.MetadataValue.md(choice.text)}
 
 
@@ -59,13 +59,13 @@ def _select_elo(match: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the Elo figures of a match, except infinite ones; {} without a match."""
     if match is None:
         return {}
-    return {name: match[name] for name in ELO if match[name] is not None}
+    return {name: match[name] for name in ELO_FIELDS if match[name] is not None}
 
 
 def _quote_games(out: Path, generations: int) -> Metadata:
     """Return the first NUM_SAMPLE_GAMES games of the newest generation that has any."""
     for number in range(generations, 0, -1):
-        pgn = folder_of(out, number) / "games" / "games.pgn"
+        pgn = locate_generation(out, number) / "games" / "games.pgn"
         if pgn.is_file():
             with pgn.open(encoding="utf-8", errors="replace") as file:
                 games = [

@@ -13,7 +13,7 @@ from pipeline.defs.pages.tuned_metadata import describe_strength
 from pipeline.defs.resources import DataFolder
 from pipeline.defs.tuned import imitation, strength_report, tuned_checkpoint
 from pipeline.finetune.state import NOTHING_PROMOTED
-from pipeline.finetune.strength import strength
+from pipeline.finetune.strength import measure_strength
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.defs.conftest import execute_assets, materialize_alone, random_pgn
 
@@ -43,7 +43,7 @@ def test_a_fine_tuning_without_a_promotion_plays_no_match(tmp_path: Path) -> Non
     tuned, out = tmp_path / "tuned", tmp_path / "out"
     for name in ("seed", "best"):
         shutil.copytree(EMBEDDED, tuned / name)
-    measure = partial(strength, tuned, out, simulations=(4, 8), games=2, hand_written=0)
+    measure = partial(measure_strength, tuned, out, simulations=(4, 8), games=2, hand_written=0)
     result = measure(engine="", nodes=())
     assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}
     assert not checks.evaluate_strength(result["against_seed"]).passed

@@ -11,11 +11,11 @@ from engine.match.sprt import SprtConfig
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_result
 from pipeline.evaluation.runs import list_runs, write_runs
-from pipeline.matches.match import format_summary, summarize
+from pipeline.matches.match import format_summary, summarize_match
 from pipeline.storage.job_folder import MATCH, REPORT
 from tests.model.test_checkpoint import make
 from tests.pipeline.cli.conftest import invoke
-from tests.pipeline.matches.test_arena import record
+from tests.pipeline.matches.test_arena import make_record
 
 HEADLINE = "mine finds 53.0 % of the moves of <b>unseen</b> games."
 
@@ -39,9 +39,10 @@ def folder(tmp_path: Path) -> Path:
     report["measured_on"] = "the test split of rapid"
     publish_result(tmp_path / "reports" / "new", REPORT, "report.json", report, {})
     games = [
-        record(game, result) for game, result in enumerate(("1-0", "0-1", DRAW_RESULT, DRAW_RESULT))
+        make_record(game, result)
+        for game, result in enumerate(("1-0", "0-1", DRAW_RESULT, DRAW_RESULT))
     ]
-    summary = summarize(games, ("new", "old"), SprtConfig()) | {"ended_by_test": False}
+    summary = summarize_match(games, ("new", "old"), SprtConfig()) | {"ended_by_test": False}
     summary["text"] = format_summary(summary)
     publish_result(tmp_path / "matches" / "first", MATCH, "summary.json", summary, {})
     (tmp_path / "damaged").mkdir()

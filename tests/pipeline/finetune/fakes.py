@@ -1,22 +1,19 @@
-"""A loop without games or training: stages that follow a script, write files as the real ones do,
-and can be killed."""
+"""Stages for a loop without games or training: they follow a script, write files like the real
+stages, and can be killed."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, Tick
-from model.checkpoint import save
-from model.network.network import build, count_parameters
-from model.network.preset import preset_to_dict
 from pipeline.errors import Stopped
 from pipeline.finetune.stages import Stage, StageContext
 from pipeline.finetune.state import STAGES
 from pipeline.storage.stores import publish_json
-from tests.model.synthetic import TINY
+from tests.model.test_checkpoint import make
 
-SCRIPT = {
+SCRIPT: dict[int, dict[str, Any]] = {
     1: {"gate": "H1", "seed": 0.6, "top1": 0.40},
     2: {"gate": "H0", "seed": None, "top1": 0.40},
     3: {"gate": "undecided", "seed": None, "top1": 0.39},
@@ -25,41 +22,30 @@ SCRIPT = {
     6: {"failed": "the loss is not finite at step 3"},
     7: {"gate": "H1", "seed": 0.75, "top1": 0.395, "control": 0.55},
 }
-"""Outcome of each generation; the seed's top-1 is 0.4. 1 and 7 are promoted, 4 and 5 undone."""
+"""Outcome of each generation. The supervised network's top-1 is 0.4; 1 and 7 are promoted, 4 and 5
+undone."""
 
 
-def network(directory: Path, seed: int) -> Path:
-    """Write a checkpoint of a tiny untrained network."""
-    directory.mkdir(parents=True)
-    made = build(TINY, seed=seed)
-    card: dict[str, Any] = {"preset": preset_to_dict(TINY), "parameters": count_parameters(made)}
-    card |= {"step": 3, "positions": 48, "seconds": 1.0, "finished": True}
-    card |= {"metrics": {}, "config": {}, "data": {"datasets": []}}
-    save(directory, card, {"weights": made.state_dict()})
-    return directory
-
-
-def networks(folder: Path, count: int = 8) -> Path:
-    """Write the checkpoints that training is going to make, `folder/0` being the seed's."""
+def write_networks(folder: Path, count: int = 8) -> Path:
+    """Write the supervised checkpoint, `folder/0`, and those that training is going to make."""
     for number in range(count):
-        network(folder / str(number), number)
+        make(folder / str(number), seed=number)
     return folder
 
 
 def match(verdict: str, score: float) -> dict[str, Any]:
-    """Return a match's summary, as far as it is read."""
+    """Return the fields of a match's summary that the loop reads."""
     elo = 800 * (score - 0.5)
-    sprt = {"verdict": verdict, "llr": 1.5}
-    figures = {"elo": elo, "elo_low": elo - 50, "elo_high": elo + 50}
-    return {"games": 100, "score": score, **figures, "sprt": sprt, "finished": True}
+    interval = {"elo": elo, "elo_low": elo - 50, "elo_high": elo + 50}
+    return {"games": 100, "score": score, **interval, "sprt": {"verdict": verdict, "llr": 1.5}}
 
 
 class Script:
-    """The stages; `seen` lists their calls."""
+    """Scripted stages. `calls` has generation, stage, best generation and buffer of each call."""
 
-    def __init__(self, made: Path, script: Mapping[int, Mapping[str, Any]] = SCRIPT) -> None:
-        self.made, self.script = made, script
-        self.seen: list[tuple[int, str, int, tuple[str, ...]]] = []
+    def __init__(self, networks: Path) -> None:
+        self.networks = networks
+        self.calls: list[tuple[int, str, int, tuple[str, ...]]] = []
         self.spent: dict[int, dict[str, float]] = {}
         self.fail: Callable[[int, str], None] = lambda number, stage: None
 
@@ -68,13 +54,13 @@ class Script:
         return {name: getattr(self, name) for name in STAGES}
 
     def begin(self, context: StageContext, stage: str, progress: Progress, stop: Stop) -> None:
-        """Work in two steps whose files are kept, as every stage does."""
+        """Work in two steps, and skip those whose file exists, like the real stages."""
         best, buffer = context.lineage["played_by"], [path.parent.name for path in context.buffer]
-        self.seen.append((context.number, stage, best, tuple(buffer)))
+        self.calls.append((context.number, stage, best, tuple(buffer)))
         folder = context.folder / stage
         folder.mkdir(exist_ok=True)
-        for left in folder.glob(".*.tmp"):
-            left.unlink()
+        for temporary in folder.glob(".*.tmp"):
+            temporary.unlink()
         for step in ("one.json", "two.json"):
             if stop():
                 raise Stopped("stopped inside a stage")
@@ -89,16 +75,17 @@ class Script:
 
     def train(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "train", progress, stop)
-        if "failed" in self.script[context.number]:
-            return {"failed": self.script[context.number]["failed"]}
-        shutil.copytree(self.made / str(context.number), context.candidate, dirs_exist_ok=True)
+        if "failed" in SCRIPT[context.number]:
+            return {"failed": SCRIPT[context.number]["failed"]}
+        source = self.networks / str(context.number)
+        shutil.copytree(source, context.candidate, dirs_exist_ok=True)
         self.spent[context.number] = dict(context.spent)
         spent = {**context.spent, f"rows of {context.number}": 1.0}
         return {"step": 3, "positions": 48, "loss": 1.0, "spent": spent}
 
     def arena(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "arena", progress, stop)
-        outcome = self.script[context.number]
+        outcome = SCRIPT[context.number]
         gate = match(outcome["gate"], 0.6 if outcome["gate"] == "H1" else 0.48)
         seed = None if outcome["seed"] is None else match("undecided", outcome["seed"])
         control = seed and match("undecided", outcome.get("control", 0.6))
@@ -106,5 +93,5 @@ class Script:
 
     def eval(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "eval", progress, stop)
-        top1 = self.script[context.number]["top1"] if context.number else 0.4
+        top1 = SCRIPT[context.number]["top1"] if context.number else 0.4
         return {"top1": top1, "cross_entropy": 2.0}

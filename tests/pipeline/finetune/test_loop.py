@@ -1,9 +1,7 @@
-"""The loop as a state machine: order of stages, the best network, stops and refusals. Its stages
-follow a script."""
+"""The loop as a state machine, with scripted stages: their order, the best network, stops and
+errors."""
 
 import csv
-import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,77 +10,65 @@ import pytest
 
 from engine.errors import UserError
 from engine.progress import Tick
-from model.checkpoint import load, read_card
+from model.checkpoint import load
 from pipeline.errors import Stopped
 from pipeline.finetune import loop
 from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.stages import decide
-from pipeline.finetune.state import STAGES, FinetuneError
+from pipeline.finetune.state import STAGES, FinetuneError, read_weights_hash
 from pipeline.selfplay.config import ExploreConfig
-from tests.pipeline.finetune.fakes import Script, match, networks
+from tests.pipeline.finetune.fakes import Script, match, write_networks
+from tests.pipeline.storage.jobs import content
 
-PLAYED = ExploreConfig(explorer="hand-written")
-"""Games need no human datasets; the stages are scripted in any case."""
-THREE = FinetuneConfig(generations=3, buffer=3, games_share=1.0, explore=PLAYED)
+EXPLORE = ExploreConfig(explorer="hand-written")
+"""The source is games, so that the loop needs no human datasets."""
+CONFIG = FinetuneConfig(generations=3, buffer=3, games_share=1.0, explore=EXPLORE)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints 0 (the seed) to 7."""
-    return networks(tmp_path_factory.mktemp("networks") / "made")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write checkpoints 0 (the supervised one) to 7."""
+    return write_networks(tmp_path_factory.mktemp("networks"))
 
 
-def run(
-    made: Path, out: Path, config: FinetuneConfig = THREE, script: Script | None = None, **more: Any
+def run_loop(
+    networks: Path,
+    out: Path,
+    config: FinetuneConfig = CONFIG,
+    script: Script | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    return finetune(made / "0", config, out, stages=(script or Script(made)).stages(), **more)
-
-
-def weights(directory: Path) -> str:
-    return str(read_card(directory)["files"]["weights"]["sha256"])
-
-
-def timeless(out: Path) -> dict[str, Any]:
-    """Return the content of every file of a loop, without what tells times."""
-    found: dict[str, Any] = {}
-    for path in sorted(out.rglob("*")):
-        name = path.relative_to(out).as_posix()
-        if path.is_file() and path.name not in (".lock", "generations.csv"):
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    found["state.json"] = json.loads((out / "state.json").read_text())["generations"]
-    for record in found["state.json"]:
-        record.pop("seconds")
-    return found
+    stages = (script or Script(networks)).stages()
+    return finetune(networks / "0", config, out, stages=stages, **options)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Three generations, left alone."""
-    out = tmp_path_factory.mktemp("undisturbed") / "out"
+def uninterrupted(networks: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run three generations; return the content of their files."""
+    out = tmp_path_factory.mktemp("uninterrupted") / "out"
     ticks: list[Tick] = []
-    run(made, out, progress=ticks.append)
+    run_loop(networks, out, progress=ticks.append)
     stages = list(dict.fromkeys(tick.stage for tick in ticks))
     assert stages[0] == "generation 0: eval"
-    named = ["self-play", "train", "gate", "eval"]
-    assert stages[1:5] == [f"generation 1: {name}" for name in named]
-    return timeless(out)
+    labels = ["self-play", "train", "gate", "eval"]
+    assert stages[1:5] == [f"generation 1: {label}" for label in labels]
+    return content(out)
 
 
-def test_the_order_of_stages_and_the_reasons_of_verdicts(made: Path, tmp_path: Path) -> None:
-    script, out = Script(made), tmp_path / "out"
-    result = run(made, out, replace(THREE, generations=7), script)
-    order = [(number, stage) for number, stage, _, _ in script.seen]
+def test_the_order_of_stages_and_the_reasons_of_verdicts(networks: Path, tmp_path: Path) -> None:
+    script, out = Script(networks), tmp_path / "out"
+    result = run_loop(networks, out, replace(CONFIG, generations=7), script)
+    order = [(number, stage) for number, stage, _, _ in script.calls]
     expected = [(0, "eval"), *[(number, stage) for number in range(1, 8) for stage in STAGES]]
     assert order == [step for step in expected if step not in ((6, "arena"), (6, "eval"))]
-    explorers = [best for _, stage, best, _ in script.seen if stage == "explore"]
+    explorers = [best for _, stage, best, _ in script.calls if stage == "explore"]
     assert explorers == [0, 1, 1, 1, 1, 1, 1], "the best network explores"
-    buffers = [buffer for _, stage, _, buffer in script.seen if stage == "train"]
+    buffers = [buffer for _, stage, _, buffer in script.calls if stage == "train"]
     assert buffers[0] == ("001",)
-    assert buffers[3] == ("002", "003", "004"), "the last three, whoever was promoted"
-    assert script.spent == {1: {}} | {number: {"rows of 1": 1.0} for number in (2, 3, 4, 5, 7)}, (
-        "only what led to the best counts"
-    )
+    assert buffers[3] == ("002", "003", "004"), "the last three, promoted or not"
+    # only the training runs that led to the best network count
+    assert script.spent == {1: {}} | {number: {"rows of 1": 1.0} for number in (2, 3, 4, 5, 7)}
     verdicts = ["promoted", "promoted", "rejected", "rejected"]
     verdicts += ["undone", "undone", "rejected", "promoted"]
     assert [row["verdict"] for row in result["rows"]] == verdicts
@@ -90,7 +76,7 @@ def test_the_order_of_stages_and_the_reasons_of_verdicts(made: Path, tmp_path: P
         1: "against human rows alone Elo +80 [+30, +130] in 100 games: a gain over the control",
         2: "not better than the best",
         3: "undecided against the best",
-        4: "human top-1 fell from 0.4000 to 0.3800, more than 0.015",
+        4: "human top-1 fell from 0.4000 to 0.3800, by more than 0.015",
         5: "loses to the supervised network",
         6: "training failed: the loss is not finite",
         7: "Elo +40 [-10, +90] in 100 games: no significant gain over the control",
@@ -104,8 +90,8 @@ def test_the_order_of_stages_and_the_reasons_of_verdicts(made: Path, tmp_path: P
     assert [row["control_score"] for row in rows[5:]] == ["0.6", "", "0.55"]
     assert (result["generation"], result["against_control"]["score"]) == (7, 0.55)
     card = load(out / "best")[1]
-    assert weights(out / "best") == weights(made / "7")
-    assert weights(out / "seed") == weights(made / "0")
+    assert read_weights_hash(out / "best") == read_weights_hash(networks / "7")
+    assert read_weights_hash(out / "seed") == read_weights_hash(networks / "0")
     assert card["finetune"]["through"] == [0, 1, 7]
     assert card["finetune"]["against_seed"]["score"] == 0.75
     assert len(list((out / "best").glob("*.safetensors"))) == 1
@@ -123,34 +109,34 @@ def test_a_verdict_without_human_positions_or_with_a_failed_control() -> None:
     assert verdict.reason.endswith("; the control's training failed: step 3")
 
 
-def test_a_loop_that_fails_and_is_extended_equals_an_undisturbed_one(
-    made: Path, tmp_path: Path, undisturbed: dict[str, Any]
+def test_a_loop_that_failed_and_is_extended_equals_an_uninterrupted_one(
+    networks: Path, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
-    out, script = tmp_path / "out", Script(made)
+    out, script = tmp_path / "out", Script(networks)
 
     def fail(number: int, stage: str) -> None:
         if (number, stage) == (2, "train"):
             raise ZeroDivisionError("a bug")
 
-    run(made, out, replace(THREE, generations=1))
+    run_loop(networks, out, replace(CONFIG, generations=1))
     script.fail = fail
     with pytest.raises(ZeroDivisionError):
-        run(made, out, THREE, script)
-    before = timeless(out)
-    assert run(made, out, replace(THREE, generations=1))["generations"] == 1
-    assert timeless(out) == before
-    asked = iter([False] * 4)
+        run_loop(networks, out, CONFIG, script)
+    before = content(out)
+    assert run_loop(networks, out, replace(CONFIG, generations=1))["generations"] == 1
+    assert content(out) == before
+    answers = iter([False] * 4)
     with pytest.raises(Stopped, match="run the same command to continue"):
-        run(made, out, stop=lambda: next(asked, True))
+        run_loop(networks, out, stop=lambda: next(answers, True))
     assert load(out / "best")[1]["finetune"]["generation"] == 1
-    again = Script(made)
-    run(made, out, THREE, again)
-    assert again.seen[0][0] == 2
-    assert timeless(out) == undisturbed
+    resumed = Script(networks)
+    run_loop(networks, out, CONFIG, resumed)
+    assert resumed.calls[0][0] == 2
+    assert content(out) == uninterrupted
 
 
 def test_minutes_end_a_loop_and_more_minutes_continue_it(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
+    networks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: dict[str, Any]
 ) -> None:
     out, clock = tmp_path / "out", 0.0
 
@@ -161,35 +147,31 @@ def test_minutes_end_a_loop_and_more_minutes_continue_it(
 
     monkeypatch.setattr(loop.time, "monotonic", monotonic)
     with pytest.raises(Stopped, match=r"nothing was trained in 0\.05 minutes.*: increase minutes"):
-        run(made, out, replace(THREE, minutes=0.05, generations=None))
-    result = run(made, out, replace(THREE, minutes=0.5, generations=None))
-    assert result["ended"] == "its minutes are over"
+        run_loop(networks, out, replace(CONFIG, minutes=0.05, generations=None))
+    result = run_loop(networks, out, replace(CONFIG, minutes=0.5, generations=None))
+    assert result["ended"] == "time limit reached"
     assert result["generations"] < 3
     assert result["minutes"] == pytest.approx(0.5, abs=0.1)
     assert (out / "best" / "checkpoint.json").exists()
-    longer = run(made, out, replace(THREE, minutes=100.0))
-    assert longer["ended"] == "finished"
-    assert timeless(out) == undisturbed
+    assert run_loop(networks, out, replace(CONFIG, minutes=100.0))["ended"] == "finished"
+    assert content(out) == uninterrupted
 
 
-def test_another_loop_and_an_unreadable_state_are_refused(made: Path, tmp_path: Path) -> None:
-    one = replace(THREE, generations=1)
-    run(made, tmp_path, one)
-    before, trained_less = timeless(tmp_path), replace(default_training(), epochs=1.0)
-    for checkpoint, config, named in (
-        ("1", one, "checkpoint.name was '0', not '1'"),
-        ("0", replace(one, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
-        ("0", replace(one, train=trained_less), "config.train.epochs was 1.6"),
+def test_other_inputs_and_settings_are_refused(networks: Path, tmp_path: Path) -> None:
+    base = replace(CONFIG, generations=1)
+    run_loop(networks, tmp_path, base)
+    before, trained_less = content(tmp_path), replace(default_training(), epochs=1.0)
+    for checkpoint, config, difference in (
+        ("1", base, "checkpoint.name was '0', not '1'"),
+        ("0", replace(base, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
+        ("0", replace(base, train=trained_less), "config.train.epochs was 1.6"),
     ):
         with pytest.raises(FinetuneError, match="started with other inputs or settings") as refused:
-            finetune(made / checkpoint, config, tmp_path, stages=Script(made).stages())
-        assert named in str(refused.value)
-    run(made, tmp_path, replace(one, workers=2, train=replace(default_training(), threads=3)))
-    assert timeless(tmp_path) == before
-    for text, words in (("[]", "cannot be resumed"), ('{"format_version": 1}', "should be 2")):
-        (tmp_path / "state.json").write_text(text)
-        with pytest.raises(FinetuneError, match=words):
-            run(made, tmp_path, one)
+            finetune(networks / checkpoint, config, tmp_path, stages=Script(networks).stages())
+        assert difference in str(refused.value)
+    elsewhere = replace(base, workers=2, train=replace(default_training(), threads=3))
+    run_loop(networks, tmp_path, elsewhere)
+    assert content(tmp_path) == before
     with pytest.raises(UserError, match="unknown engine"):
-        run(made, tmp_path / "new", replace(one, engine="abacus"))
+        run_loop(networks, tmp_path / "new", replace(base, engine="abacus"))
     assert not (tmp_path / "new").exists()

@@ -1,5 +1,4 @@
-"""The stages of a generation that search positions and train on them; and settings that are refused
-before they begin."""
+"""The stages of a generation, and the settings that are refused before the first one."""
 
 import json
 import shutil
@@ -19,9 +18,9 @@ from pipeline.dataset.join import join
 from pipeline.errors import ConfigError
 from pipeline.finetune import stages
 from pipeline.finetune.config import FinetuneConfig, default_training
-from pipeline.finetune.loop import check_settings, identify
+from pipeline.finetune.loop import check_settings, identify_loop
 from pipeline.finetune.stages import (
-    CONTROL,
+    CONTROL_FOLDER,
     StageContext,
     arena_stage,
     eval_stage,
@@ -29,7 +28,7 @@ from pipeline.finetune.stages import (
     train_control,
     train_stage,
 )
-from pipeline.finetune.teacher import teach_by_hand
+from pipeline.finetune.teacher import adapt_to_hand_written
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.storage.stores import file_hash
 from pipeline.validation.verify import compare_files
@@ -102,24 +101,17 @@ def test_a_generation_searches_its_sources_and_trains_on_them(
 
 
 def test_training_uses_the_loops_seed() -> None:
-    made = LOOP.training(seed=3)
-    assert (made.seed, made.epochs, made.teach, made.frozen_norms) == (3, 1.6, "policy", True)
+    config = LOOP.make_train_config(seed=3)
+    assert (config.seed, config.epochs, config.teach) == (3, 1.6, "policy")
     for wrong in (replace(LOOP.train, seed=1), replace(LOOP.train, epochs=None, steps=9)):
         with pytest.raises(ConfigError, match="in epochs with the loop's seed"):
             replace(LOOP, train=wrong)
 
 
-def test_without_a_teacher_the_candidate_trains_on_human_rows(
-    context: StageContext,
-) -> None:
+def test_without_a_teacher_the_candidate_trains_on_human_rows(context: StageContext) -> None:
     config = replace(LOOP, human_share=0.25, train=replace(LOOP.train, teach="none", epochs=2.0))
-    context = replace(
-        context,
-        candidate=context.folder / "checkpoint",
-        config=config,
-        requested=config,
-        spent={"earlier": 1.0},
-    )
+    candidate = context.folder / "checkpoint"
+    context = replace(context, candidate=candidate, config=config, spent={"earlier": 1.0})
     assert explore_stage(context, silent, never) == {}
     figures = train_stage(context, silent, never)
     assert figures["step"] == 24 * 2 / 0.75 / 8
@@ -129,10 +121,10 @@ def test_without_a_teacher_the_candidate_trains_on_human_rows(
     assert figures["spent"] == {"earlier": 1.0, **uses}
 
 
-def test_a_training_set_replaces_its_datasets(context: StageContext) -> None:
+def test_a_training_set_can_replace_its_datasets(context: StageContext) -> None:
     (positions,), joined = context.human, context.folder / "set"
     join([positions], joined)
-    (entry,) = identify(context.best, [joined], LOOP)["human"]
+    (entry,) = identify_loop(context.best, [joined], LOOP)["human"]
     digest = file_hash(positions / "manifest.json")
     assert (entry["name"], entry["manifest_sha256"]) == (positions.name, digest)
     config = replace(LOOP, explore=replace(LOOP.explore, count=16))
@@ -152,27 +144,27 @@ def test_a_control_starts_from_the_control_of_the_best_network(
         return {"finished": True, "step": 1, "positions": 1, "metrics": {}}
 
     monkeypatch.setattr(stages, "train_on", train_on)
-    chosen = teach_by_hand(LOOP, rows=100)
-    assert not chosen.train.results
-    assert train_control(replace(context, config=chosen), silent, never) == tmp_path / CONTROL
-    after = replace(context, number=2, best=tmp_path / "best" / "checkpoint")
-    train_control(after, silent, never)  # generation 1 was trained on human rows alone
-    before = Path(shutil.copytree(context.best, after.best.parent / CONTROL))
-    train_control(after, silent, never)
-    card = json.loads((before / CARD_FILE).read_text())
-    (before / CARD_FILE).write_text(json.dumps(card | {"finished": False}))  # its training diverged
-    train_control(after, silent, never)
-    assert starts == [context.best, after.best, before, after.best]
-    config = configs[0]  # as asked, and not as suits the teacher
+    adapted = adapt_to_hand_written(LOOP, rows=100)
+    assert not adapted.train.results
+    context = replace(context, config=adapted)
+    assert train_control(context, silent, never) == tmp_path / CONTROL_FOLDER
+    second = replace(context, number=2, best=tmp_path / "best" / "checkpoint")
+    train_control(second, silent, never)  # generation 1 was trained on human rows alone
+    control = Path(shutil.copytree(context.best, second.best.parent / CONTROL_FOLDER))
+    train_control(second, silent, never)
+    card = json.loads((control / CARD_FILE).read_text())
+    (control / CARD_FILE).write_text(json.dumps(card | {"finished": False}))  # it diverged
+    train_control(second, silent, never)
+    assert starts == [context.best, second.best, control, second.best]
+    config = configs[0]  # the requested settings, not those adapted to the teacher
     assert (config.results, config.learning_rate, config.value_weight) == (True, 7e-4, 2.0)
     assert not config.frozen_norms
     assert config.steps == read_card(context.best)["step"]
-    assert 1 < -(-config.steps // config.validation_every_steps) <= config.patience, (
-        "it ends, with its best weights"
-    )
+    # the training does not stop early, but keeps its best weights
+    assert 1 < -(-config.steps // config.validation_every_steps) <= config.patience
 
 
-def test_the_loop_survives_a_control_that_diverges(
+def test_a_control_that_diverges_does_not_end_the_loop(
     context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def diverge(*_: object) -> Path:
@@ -180,8 +172,8 @@ def test_the_loop_survives_a_control_that_diverges(
 
     monkeypatch.setattr(stages, "train_control", diverge)
     monkeypatch.setattr(stages, "play_match", lambda *_, **__: {"sprt": {"verdict": "H1"}})
-    found = arena_stage(context, silent, never)
-    assert (found["control"], found["control_failed"]) == (None, "the loss is not finite")
+    matches = arena_stage(context, silent, never)
+    assert (matches["control"], matches["control_failed"]) == (None, "the loss is not finite")
 
 
 def test_each_dataset_of_human_moves_has_a_report_and_figures_are_averaged(
@@ -191,7 +183,7 @@ def test_each_dataset_of_human_moves_has_a_report_and_figures_are_averaged(
     reports = {"1": figures, "2": figures | {"positions": 60, "top1": 0.8, "value_brier": 0.2}}
     human = tuple(tmp_path / number / "2013-01" for number in ("1", "2", "engine", "untested"))
 
-    def opened(path: Path) -> Any:
+    def open_dataset(path: Path) -> Any:
         return SimpleNamespace(
             path=path,
             has=lambda split: split == "test" and path.parent.name != "untested",
@@ -199,27 +191,19 @@ def test_each_dataset_of_human_moves_has_a_report_and_figures_are_averaged(
         )
 
     written: list[Path] = []
-    monkeypatch.setattr(stages, "Dataset", SimpleNamespace(open=opened))
+    monkeypatch.setattr(stages, "Dataset", SimpleNamespace(open=open_dataset))
     monkeypatch.setattr(stages, "report", lambda _, positions, **__: reports[positions.parent.name])
     monkeypatch.setattr(stages, "write_report", lambda _, out: written.append(out))
-    found = eval_stage(replace(context, human=human), silent, never)
     means = {"top1": 0.7, "top3": 0.6, "cross_entropy": 2.0, "value_brier": 0.2}
-    assert found == {"positions": 80, **means}
+    measured = eval_stage(replace(context, human=human), silent, never)
+    assert measured == {"positions": 80, **means}
     assert [path.name for path in written] == ["1-2013-01", "2-2013-01"]
     eval_stage(replace(context, human=human[1:]), silent, never)
     assert written[-1] == context.folder / "eval" / "2013-01"
 
 
-@pytest.mark.parametrize(
-    ("teach", "uses", "share"),
-    [("value", 0.99, 0.5), ("value", 1.0, 0.0), ("both", 1.0, 0.5)],
-)
 def test_human_rows_are_used_for_one_pass_if_the_policy_is_kept(
-    context: StageContext,
-    monkeypatch: pytest.MonkeyPatch,
-    teach: Literal["value", "both"],
-    uses: float,
-    share: float,
+    context: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares: list[float] = []
 
@@ -228,10 +212,12 @@ def test_human_rows_are_used_for_one_pass_if_the_policy_is_kept(
         return {"finished": True, "step": 1, "positions": 1, "metrics": {}, "uses": []}
 
     monkeypatch.setattr("pipeline.training.tune.tune_on", tune_on)
-    config = replace(LOOP, train=replace(LOOP.train, teach=teach))
-    spent = {file_hash(context.human[0] / "manifest.json"): uses}
-    train_stage(replace(context, config=config, spent=spent), silent, never)
-    assert shares == [share]
+    digest = file_hash(context.human[0] / "manifest.json")
+    for teach, uses in (("value", 0.99), ("value", 1.0), ("both", 1.0)):
+        train: Any = replace(LOOP.train, teach=teach)
+        used = replace(context, config=replace(LOOP, train=train), spent={digest: uses})
+        train_stage(used, silent, never)
+    assert shares == [0.5, 0.0, 0.5]
 
 
 def test_settings_that_a_later_stage_would_reject_are_refused(
@@ -266,7 +252,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, error = invoke("finetune", "--checkpoint", "x", "--out", "y", *words.split())
+    code, out, error = invoke(*f"finetune --checkpoint x --out y {words}".split())
     assert (code, out, error.count("\n")) == (2, "", 1)
     assert message in error
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The bundled sample: legal games in the format of Lichess, and their generator."""
+"""The bundled sample, legal games in Lichess's format, and its generator."""
 
 import io
 import re
@@ -14,8 +14,8 @@ from model.inference.player import load
 from pipeline.samples import make
 from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
 
-PLY = r"\d+\.(?:\.\.)? [KQRBNa-hO][^ ]* \{ \[%clk \d:\d\d:\d\d\] \}"
-LAYOUT = re.compile(rf"(?:\[[A-Za-z]+ \"[^\"\n]+\"\]\n){{11}}\n(?:{PLY} )*(?:1-0|0-1|1/2-1/2)\n\n")
+MOVE = r"\d+\.(?:\.\.)? [KQRBNa-hO][^ ]* \{ \[%clk \d:\d\d:\d\d\] \}"
+LAYOUT = re.compile(rf"(?:\[[A-Za-z]+ \"[^\"\n]+\"\]\n){{11}}\n(?:{MOVE} )*(?:1-0|0-1|1/2-1/2)\n\n")
 
 
 @pytest.fixture(scope="module")

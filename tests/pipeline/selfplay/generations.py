@@ -1,5 +1,4 @@
-"""Generations for tests: small settings, a process to kill, and what must be the same however the
-work was done."""
+"""Small generations for tests: settings, inputs, a process to kill, and readers of the results."""
 
 import json
 import os
@@ -7,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-from pydantic_core import to_json
 
 from engine.search import SearchConfig
 from pipeline.ingest.chunk import IngestConfig
@@ -19,7 +16,7 @@ from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 
-SMALL: dict[str, Any] = {
+GAME_SETTINGS: dict[str, Any] = {
     "games": 24,
     "explorer": "hand-written",
     "width": 8,
@@ -27,7 +24,7 @@ SMALL: dict[str, Any] = {
     "resign": 0.6,
     "search": SearchConfig(algorithm="gumbel", simulations=6, max_considered_actions=4),
 }
-SEARCHED: dict[str, Any] = {
+SEARCH_SETTINGS: dict[str, Any] = {
     "count": 40,
     "explorer": "network",
     "source": "people",
@@ -43,67 +40,61 @@ SEARCHED: dict[str, Any] = {
 }
 
 RUN = """
-import json, sys
+import sys
 from pathlib import Path
-from engine.search import SearchConfig
-from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.job import explore
+from tests.pipeline.selfplay.generations import small
 
-settings = json.loads(sys.argv[1])
-config = ExploreConfig(**{**settings, "search": SearchConfig(**settings["search"])})
 print("begun", flush=True)
-explore(None, config, Path(sys.argv[2]), workers=2)
+explore(None, small(games=int(sys.argv[1])), Path(sys.argv[2]), workers=2)
 """
 
 
 def small(**changes: object) -> ExploreConfig:
-    """Return settings of games that a test can play."""
-    return ExploreConfig(**{**SMALL, **changes})
+    """Return settings for a few short games of the hand-written player."""
+    return ExploreConfig(**{**GAME_SETTINGS, **changes})
 
 
 def searched(**changes: object) -> ExploreConfig:
-    """Return settings with which a test can search positions."""
-    return ExploreConfig(**{**SEARCHED, **changes})
+    """Return settings for searches of a few human positions by a network."""
+    return ExploreConfig(**{**SEARCH_SETTINGS, **changes})
+
+
+def make_dataset(folder: Path, games: int, **settings: Any) -> Path:
+    """Ingest random games, games.pgn in `folder`; return the dataset's folder."""
+    dump, config = datasets.dump(folder / "games.pgn", games), IngestConfig(**settings)
+    ingest([str(dump)], folder / "positions", config, workers=1)
+    return folder / "positions"
 
 
 def prepare(folder: Path, games: int = 60) -> tuple[Path, Path]:
-    """Make a checkpoint and a dataset of random games: their folders."""
+    """Make a checkpoint and a dataset of random games; return their folders."""
     make(folder / "checkpoint")
-    dump = datasets.dump(folder / "games.pgn", games)
-    config = IngestConfig(val_share=0.1, test_share=0.1)
-    ingest([str(dump)], folder / "positions", config, workers=1)
-    return folder / "checkpoint", folder / "positions"
+    return folder / "checkpoint", make_dataset(folder, games, val_share=0.1, test_share=0.1)
 
 
-def start(config: ExploreConfig, out: Path) -> "subprocess.Popen[str]":
-    """Begin games in a process of its own with two workers, and come back when it is to start."""
-    words = [sys.executable, "-c", RUN, to_json(config).decode(), str(out)]
+def start(games: int, out: Path) -> "subprocess.Popen[str]":
+    """Start a process that plays small games with two workers; return when it is about to begin."""
+    command = [sys.executable, "-c", RUN, str(games), str(out)]
     variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    process = forked.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=variables)
+    process = forked.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=variables
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     return process
 
 
 def records(out: Path) -> list[dict[str, Any]]:
-    """Read games.jsonl."""
+    """Read the records of games.jsonl."""
     return [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
 
 
-def untimed_content(out: Path) -> dict[str, Any]:
-    """Return the hash of every file, and of the manifest all but its timing."""
-    files: dict[str, Any] = datasets.content(out)
-    manifest = datasets.manifest(out)
-    manifest["selfplay"].pop("timing")
-    return {**files, "manifest.json": manifest}
-
-
-def journalled(out: Path) -> set[int]:
-    """Return the numbers of the games, or groups of positions, whose lines stand whole in the
-    journal."""
-    found = set()
+def journaled_items(out: Path) -> set[int]:
+    """Return the numbers of the items with a complete line in the journal."""
+    numbers = set()
     for path in (out / ".journal").glob("*.jsonl"):
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        entries = [json.loads(line[9:]) for line in whole.splitlines()]
-        found |= {entry["record"]["number"] for entry in entries if "record" in entry}
-    return found
+        complete, _, _ = path.read_bytes().rpartition(b"\n")
+        entries = [json.loads(line[9:]) for line in complete.splitlines()]
+        numbers |= {entry["record"]["number"] for entry in entries if "record" in entry}
+    return numbers

@@ -1,4 +1,4 @@
-"""Self-play on a GPU that is only described: how many processes, and how busy the GPU is."""
+"""Self-play on a simulated GPU: the number of processes, and the GPU's utilization."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_the_number_of_processes_depends_on_cores_and_memory(
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     assert job._default_processes(task) == processes
     onnx = replace(task, config=ExploreConfig(device="onnx"))
-    assert job._default_processes(onnx) == 16, "it runs on processors"
+    assert job._default_processes(onnx) == 16, "onnx runs on the CPU"
 
 
 @pytest.mark.parametrize(("script", "share"), [("echo 40", 0.4), ("echo '[N/A]'", None)])
@@ -50,4 +50,4 @@ def test_the_driver_reports_how_busy_a_gpu_is(
     meter = job.GpuMeter()
     for _ in range(3):
         assert meter.read() == ({} if share is None else {"gpu_busy": share})
-    assert len((tmp_path / "calls").read_text().split()) == 1, "it is asked every few seconds"
+    assert len((tmp_path / "calls").read_text().split()) == 1, "one sample every few seconds"

@@ -1,9 +1,10 @@
-"""Searched positions are a dataset: rows of their datasets or a few moves off them, moves that are
-legal by python-chess, the same after any stop."""
+"""A generation of searched positions as a dataset: rows of human games or a few moves away from
+them, moves that are legal by python-chess, the same result after any stop."""
 
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,33 +37,34 @@ from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
-from tests.pipeline.selfplay.generations import prepare, searched, untimed_content
+from tests.pipeline.selfplay.generations import prepare, searched
+from tests.pipeline.storage.jobs import content
 
 CONFIG = searched()
 COPIED = (
     "planes", "label", "promotion", "result", "eval", "plies", "castling", "ep_file", "halfmove",
     "elo", "opponent_elo", "clock", "base", "increment", *LAST_MOVES,
 )  # fmt: skip
-"""Columns that a searched row takes from its dataset."""
+"""Columns that a searched row copies from its dataset."""
 
 
 def reanalyse(
     sources: tuple[Path, Path], config: ExploreConfig, out: Path, **options: Any
 ) -> dict[str, Any]:
-    """Search positions of a dataset."""
+    """Search positions of a dataset; `sources` are the folders of the checkpoint and dataset."""
     return explore(sources[0], config, out, datasets=[sources[1]], **{"workers": 1, **options})
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Make a checkpoint and a dataset."""
+    """Make a checkpoint and a dataset; return their folders."""
     return prepare(tmp_path_factory.mktemp("reanalyse"))
 
 
 @pytest.fixture(scope="module")
-def made(sources: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Search positions, undisturbed, in this process."""
-    out = tmp_path_factory.mktemp("made") / "out"
+def generation(sources: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Search positions without interruption in this process; return the new dataset."""
+    out = tmp_path_factory.mktemp("generation") / "out"
     ticks: list[Tick] = []
     reanalyse(sources, CONFIG, out, lineage={"loop": "test"}, progress=ticks.append)
     assert [tick.done for tick in ticks if tick.unit == "positions"] == list(range(4, 41, 4))
@@ -71,40 +73,38 @@ def made(sources: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def boards_of(positions: Path) -> dict[tuple[int, int], chess.Board]:
-    """Return the position before each half-move of each game by python-chess, by (identity of the
-    game, ply)."""
-    identities, found = [game["identity"] for game in datasets.games(positions)], {}
+    """Replay a dataset's games by python-chess; return the boards by game identity and ply."""
+    identities, boards = [game["identity"] for game in datasets.games(positions)], {}
     for game, rows in datasets.rows_by_game(positions).items():
         board = chess.Board()
         for row in rows:
-            found[identities[game], row["ply"]] = board.copy()
+            boards[identities[game], row["ply"]] = board.copy()
             board.push(move_of(row["label"], row["promotion"], board.turn))
-    return found
+    return boards
 
 
-def _mates(board: chess.Board, move: chess.Move) -> bool:
+def is_mate(board: chess.Board, move: chess.Move) -> bool:
     board.push(move)
-    mate = board.is_checkmate()
+    result = board.is_checkmate()
     board.pop()
-    return mate
+    return result
 
 
 def test_rows_equal_the_datasets_rows_and_visits_are_legal(
-    made: Path, sources: tuple[Path, Path]
+    generation: Path, sources: tuple[Path, Path]
 ) -> None:
-    assert compare_files(made) == []
-    boards, games = boards_of(sources[1]), datasets.games(made)
-    theirs = datasets.games(sources[1])
-    rows = {
-        (theirs[row["game"]]["identity"], row["ply"]): row
-        for row in datasets.table(sources[1]).to_pylist()
+    assert compare_files(generation) == []
+    boards, games = boards_of(sources[1]), datasets.games(generation)
+    identities = [game["identity"] for game in datasets.games(sources[1])]
+    originals = {
+        (identities[row["game"]], row["ply"]): row for row in datasets.table(sources[1]).to_pylist()
     }
-    found = datasets.table(made).to_pylist()
-    assert len(found) == len({row["game"] for row in found}) == 40
-    assert all(row["last_move"] is not None for row in found)
-    for row in found:
+    rows = datasets.table(generation).to_pylist()
+    assert len(rows) == len({row["game"] for row in rows}) == 40
+    assert all(row["last_move"] is not None for row in rows)
+    for row in rows:
         game = games[row["game"]]
-        other, board = rows[game["identity"], row["ply"]], boards[game["identity"], row["ply"]]
+        other, board = originals[game["identity"], row["ply"]], boards[game["identity"], row["ply"]]
         assert other["split"] == game["split"] == row["split"] == "train"
         assert {name: row[name] for name in COPIED} == {name: other.get(name) for name in COPIED}
         legal = {label_of(move, board.turn) for move in board.legal_moves}
@@ -112,11 +112,11 @@ def test_rows_equal_the_datasets_rows_and_visits_are_legal(
         assert sum(entry["share"] for entry in row["visits"]) == pytest.approx(1.0, abs=1e-5)
         assert -1 <= row["root_value"] <= 1
         assert -1 <= row["best_value"] <= 1
-        if any(_mates(board, move) for move in board.legal_moves):
+        if any(is_mate(board, move) for move in board.legal_moves):
             assert row["root_value"] == row["best_value"] == 1.0
         else:
             assert row["simulations"] == 12
-    manifest = datasets.manifest(made)
+    manifest = datasets.manifest(generation)
     card = json.loads((sources[0] / "checkpoint.json").read_text())
     assert manifest["lineage"]["checkpoint"]["weights_sha256"] == card["files"]["weights"]["sha256"]
     assert manifest["lineage"]["datasets"][0]["name"] == "positions"
@@ -133,7 +133,7 @@ def test_rows_equal_the_datasets_rows_and_visits_are_legal(
     [("7k/R7/8/8/8/8/8/1R5K w - - 0 1", 0), ("7k/8/8/8/8/8/1R6/R6K w - - 0 1", 1)],
 )
 def test_a_mate_in_one_does_not_count_as_a_changed_move(fen: str, changed: int) -> None:
-    # broad, as the evaluator is blind
+    # enough simulations to find the mate in two although the evaluator knows nothing
     search = SearchConfig(simulations=2000, policy_temperature=1.0, c_stdev=0.0)
     config = replace(CONFIG, explorer="hand-written", width=1, search=search)
     entry = search_group(uniform, config, from_fen(fen)[None], 0, never)
@@ -141,61 +141,60 @@ def test_a_mate_in_one_does_not_count_as_a_changed_move(fen: str, changed: int) 
     assert entry["record"]["changed"] == changed
 
 
-def test_draws_and_searches_do_not_depend_on_the_form_or_the_processes(
-    made: Path, sources: tuple[Path, Path], tmp_path: Path
+def test_two_processes_with_a_network_and_compact_planes_give_the_same_rows(
+    generation: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    again = IngestConfig(val_share=0.1, test_share=0.1, planes="compact", seed=7)
-    ingest([str(sources[1].parent / "games.pgn")], tmp_path / "compact", again, workers=1)
-    reanalyse((sources[0], tmp_path / "compact"), CONFIG, tmp_path / "out")
-    assert datasets.table(tmp_path / "out").equals(datasets.table(made))
-    for workers in (1, 2):
-        config = searched(explorer="hand-written")  # its processes do not import torch
-        reanalyse(sources, config, tmp_path / str(workers), workers=workers)
-    assert untimed_content(tmp_path / "1") == untimed_content(tmp_path / "2")
+    """Also with another order of the dataset's rows."""
+    config = IngestConfig(val_share=0.1, test_share=0.1, planes="compact", seed=7)
+    ingest([str(sources[1].parent / "games.pgn")], tmp_path / "compact", config, workers=1)
+    reanalyse((sources[0], tmp_path / "compact"), CONFIG, tmp_path / "out", workers=2)
+    assert datasets.table(tmp_path / "out").equals(datasets.table(generation))
+    assert datasets.manifest(tmp_path / "out")["selfplay"]["timing"]["processes"] == 2
 
 
 def test_several_positions_of_a_game_are_drawn_if_needed(
     sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draw, "PHASES", {"opening": 1.0, "middlegame": 1e-9, "endgame": 1e-9})
-    monkeypatch.setattr(draw, "FIRST_PLY", 4)
+    monkeypatch.setattr(draw, "PHASE_SHARES", {"opening": 1.0, "middlegame": 1e-9, "endgame": 1e-9})
+    monkeypatch.setattr(draw, "MIN_PLY", 4)
     monkeypatch.setattr(draw, "DECIDED_WEIGHT", 1e-9)
     games = sum(game["split"] == "train" for game in datasets.games(sources[1]))
     reanalyse(sources, searched(count=3 * games - 10, width=64), tmp_path / "out")
     rows = datasets.table(tmp_path / "out").to_pylist()
     assert 2 * games < len(rows) <= 3 * games
     assert np.mean([row["ply"] < 20 for row in rows]) > 0.9
-    # three of sixteen positions: with random evaluations up to 9 pawns a third is undecided, and is
-    # taken first
+    # of the sixteen openings of a game, three are drawn; a third are undecided (the evaluations are
+    # random, up to 9 pawns) and drawn first
     assert np.mean([abs(row["eval"]) < 300 for row in rows]) > 0.8
     assert len({row["planes"] for row in rows}) == len(rows), "no position twice"
 
 
 def test_a_stopped_run_can_be_used_or_continued(
-    made: Path, sources: tuple[Path, Path], tmp_path: Path
+    generation: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    out, usable, done = tmp_path / "out", tmp_path / "usable", [0]
-    same: Any = {"lineage": {"loop": "test"}}
+    out, usable, ticks = tmp_path / "out", tmp_path / "usable", [0]
+    options: Any = {"lineage": {"loop": "test"}}
 
     def count(tick: Tick) -> None:
-        done[0] = tick.done if tick.unit == "positions" else 0
+        ticks.append(tick.done if tick.unit == "positions" else 0)
 
     with pytest.raises(ExploreError, match="nothing is finished"):
-        reanalyse(sources, CONFIG, usable, finished_only=True, **same)
-    for folder in (out, usable):
-        done[0] = 0
-        with pytest.raises(Stopped, match="12 of 40 positions"):
-            reanalyse(sources, CONFIG, folder, progress=count, stop=lambda: done[0] >= 12, **same)
-    manifest = reanalyse(sources, CONFIG, usable, finished_only=True, **same)
+        reanalyse(sources, CONFIG, out, finished_only=True, **options)
+    with pytest.raises(Stopped, match="12 of 40 positions"):
+        reanalyse(sources, CONFIG, out, progress=count, stop=lambda: ticks[-1] >= 12, **options)
+    shutil.copytree(out, usable)
+    manifest = reanalyse(sources, CONFIG, usable, finished_only=True, **options)
     assert (manifest["positions"]["train"], manifest["selfplay"]["unfinished"]) == (12, 28)
     assert compare_files(usable) == []
-    whole = {(row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()}
+    visits = {
+        (row["game"], row["ply"]): row["visits"] for row in datasets.table(generation).to_pylist()
+    }
     for row in datasets.table(usable).to_pylist():
-        assert whole[row["game"], row["ply"]] == row["visits"]
-    ticks: list[int] = []
-    reanalyse(sources, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **same)
+        assert visits[row["game"], row["ply"]] == row["visits"]
+    ticks.clear()
+    reanalyse(sources, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **options)
     assert ticks == list(range(16, 41, 4))
-    assert untimed_content(out) == untimed_content(made)
+    assert content(out) == content(generation)
 
 
 def test_a_count_above_the_number_of_positions_is_an_error_unless_allowed(
@@ -206,9 +205,9 @@ def test_a_count_above_the_number_of_positions_is_an_error_unless_allowed(
         reanalyse(sources, config, tmp_path / "out")
     (number,) = re.findall(message, str(refused.value))
     rows = datasets.table(sources[1]).to_pylist()
-    late = [row for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY]
-    most = len({row["planes"] for row in late})
-    assert int(number.replace(",", "")) == pytest.approx(most, rel=0.02)  # more than its planes
+    late = [row for row in rows if row["split"] == "train" and row["ply"] >= draw.MIN_PLY]
+    distinct = len({row["planes"] for row in late})  # positions also differ by castling rights
+    assert int(number.replace(",", "")) == pytest.approx(distinct, rel=0.02)
     (tmp_path / "drawn").mkdir()
     with caplog.at_level("WARNING"):
         drawn = draw.draw_positions(
@@ -252,17 +251,14 @@ def test_wrong_input_is_refused_in_one_line(sources: tuple[Path, Path], tmp_path
         assert "\n" not in str(error.value)
 
 
-# ---------------------------------------------------------------- near people's positions
-
-
-def after(board: chess.Board, moves: int) -> Iterator[str]:
-    """Return the FEN after every sequence of this many legal moves."""
+def reachable_fens(board: chess.Board, moves: int) -> Iterator[str]:
+    """Yield the FEN after every sequence of this many legal moves."""
     if not moves:
         yield board.fen(en_passant="fen")
         return
     for move in board.legal_moves:
         board.push(move)
-        yield from after(board, moves - 1)
+        yield from reachable_fens(board, moves - 1)
         board.pop()
 
 
@@ -272,22 +268,24 @@ def test_near_positions_are_one_to_four_legal_moves_from_a_game(sources: tuple[P
     before = [to_board(position) for position in row_positions(batch)]
     rows = {name: batch[name].copy() for name in draw.COPIED_COLUMNS}
     draw.play_random_moves(rows, 3, silent, never)
-    reached = [to_board(position) for position in row_positions(rows)]
+    after = [to_board(position) for position in row_positions(rows)]
     moves = rows["ply"].astype(int) - batch["ply"]
     assert set(moves.tolist()) >= set(range(1, draw.MAX_RANDOM_MOVES + 1))
     assert moves.max() == draw.MAX_RANDOM_MOVES
-    near = [at for at, played in enumerate(moves.tolist()) if played <= 2]
-    assert len(near) > 15
-    for at in near:
-        assert reached[at].fen(en_passant="fen") in set(after(before[at], int(moves[at])))
-    assert all(board.is_valid() and not board.is_game_over() for board in reached)
+    short = np.flatnonzero(moves <= 2).tolist()
+    assert len(short) > 15
+    for row in short:
+        assert after[row].fen(en_passant="fen") in set(reachable_fens(before[row], int(moves[row])))
+    assert all(board.is_valid() and not board.is_game_over() for board in after)
     assert (rows["label"] == NO_LABEL).all()
     assert not rows["plies"].any()
 
 
 def test_a_dataset_of_near_positions_has_no_moves_and_results(tmp_path: Path) -> None:
     sources, count = prepare(tmp_path, games=3), 240
-    assert datasets.manifest(sources[1])["positions"]["train"] < count, "several walks begin at one"
+    assert datasets.manifest(sources[1])["positions"]["train"] < count, (
+        "positions are used several times"
+    )
     config = searched(explorer="hand-written", source="near", count=count, width=64)
     manifest = reanalyse(sources, config, tmp_path / "out")
     table = datasets.table(tmp_path / "out")

@@ -26,7 +26,7 @@ from pipeline.training.train import train_on
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
-from tests.pipeline.finetune.fakes import Script, networks
+from tests.pipeline.finetune.fakes import Script, write_networks
 from tests.pipeline.selfplay.generations import searched, small
 
 CHUNKED = IngestConfig(chunk_mib=1, test_share=0.2)
@@ -46,7 +46,7 @@ def make_inputs(folder: Path) -> Path:
     dump = datasets.dump(folder / "small.pgn", 40)
     config = IngestConfig(val_share=0.1, test_share=0.1)
     ingest([str(dump)], folder / "positions", config, workers=1)
-    networks(folder / "networks", 3)
+    write_networks(folder / "networks", 3)
     mine = [
         game.replace("[Result", f'[White "{PLAYER}"]\n[Date "2024.01.{1 + at % 28:02}"]\n[Result')
         for at, game in enumerate(games)

@@ -9,8 +9,8 @@ import pytest
 
 from engine.errors import UserError
 from pipeline.dataset.files.manifest import read_note
-from pipeline.finetune.state import STATE, read_state
-from pipeline.matches.match import JOURNAL, read_games
+from pipeline.finetune.state import STATE_FILE, read_state
+from pipeline.matches.match import GAMES_FILE, read_games
 from tests.pipeline.hostile import NO_JSON
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
@@ -49,15 +49,15 @@ NOTE_PATH = ".building/parts/00000.json"
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    JOURNAL: read_games,
-    STATE: read_state,
+    GAMES_FILE: read_games,
+    STATE_FILE: read_state,
     NOTE_PATH: lambda folder: read_note(folder / NOTE_PATH),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "whole", "changes"),
-    [(JOURNAL, GAME, GAMES), (STATE, STATE_OF, STATES), (NOTE_PATH, NOTE, NOTES)],
+    [(GAMES_FILE, GAME, GAMES), (STATE_FILE, STATE_OF, STATES), (NOTE_PATH, NOTE, NOTES)],
 )
 def test_a_changed_file_is_refused(
     name: str, whole: dict[str, Any], changes: list[dict[str, Any]], tmp_path: Path
