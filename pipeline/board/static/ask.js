@@ -44,7 +44,7 @@ function showPeople() {
   const top = Math.max(0.1, ...curves.flatMap(({ share }) => share));
   const names = ratings.map((rating) => (rating % 400 === 0 ? String(rating) : ""));
   const drawn = chart("Probability of each move by rating", lines, top, names);
-  $("shares").replaceChildren(table(["Move", ...COLUMNS.map((rating) => `of ${rating}s`)], rows), drawn);
+  $("shares").replaceChildren(table(["Move", ...COLUMNS.map((rating) => `at ${rating}`)], rows), drawn);
 }
 
 function showSearch() {

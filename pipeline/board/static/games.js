@@ -1,9 +1,9 @@
 // Reviews of many games, in the Review tab: the commonest mistakes, openings, and time trouble, with examples to open.
 import { $, button, change, dom, game, percent, stream, table } from "./page.js";
 
-const HEADS = ["opening", "games", "score", "expected", "points per game"];
+const OPENING_HEADS = ["opening", "games", "score", "expected", "difference ± chance (95 %)", ""];
 export const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
-const signed = (number) => (number < 0 ? "−" : "+") + Math.abs(number).toFixed(2);
+const signed = (share) => `${share < 0 ? "−" : "+"}${Math.round(Math.abs(100 * share))}`;
 let header = null;
 let opened = null; // the example on the board
 
@@ -21,6 +21,7 @@ export async function reviewGames(pgn, signal) {
   });
 }
 
+// Show an example on the board: the position before the mistake, or the end of the opening.
 function open({ game: number, ply, uci, best_uci: best }) {
   const { start, moves, tags } = header.games[number];
   const at = uci ? ply - 1 : Math.min(ply, moves.length);
@@ -39,24 +40,25 @@ function examples(rows) {
   return dom("details", {}, dom("summary", {}, plural(rows.length, "example")), dom("ul", {}, ...items));
 }
 
-function show({ mistakes, openings, time }) {
+function show({ mistakes, openings, about_openings: aboutOpenings, time }) {
   const kinds = Object.entries(header.kinds).flatMap(([kind, text]) => [dom("dt", {}, kind), dom("dd", {}, text)]);
-  const errors = mistakes.map(({ kind, phase, count, games, lost, examples: rows }) => [
+  const mistakeRows = mistakes.map(({ kind, phase, count, games, lost, examples: rows }) => [
     `${kind}, ${phase}`, count, games, lost.toFixed(2), examples(rows),
   ]);
-  const lines = openings.map(({ opening, side, games, score, expected, difference, error, examples: rows }) => [
-    `${opening}, as ${side}`, games, percent(score), percent(expected), `${signed(difference)} ± ${error.toFixed(2)}`,
-    examples(rows),
+  const openingRows = openings.map((row) => [
+    `${row.opening}, as ${row.side}`, row.games, percent(row.score), percent(row.expected),
+    [`${signed(row.difference)} ± ${percent(row.error)}`, dom("div", {}, row.within_chance ? "within chance" : "beyond chance")],
+    examples(row.examples),
   ]);
-  const none = dom("p", {}, "No opening has five games with a result and both ratings yet.");
   $("reviewed").replaceChildren(
     dom("h2", {}, `Games of ${header.player}`), dom("p", { class: "soft" }, header.notes),
     dom("h2", {}, "The commonest mistakes"),
-    table(["mistake, phase", "times", "in games", "lost each", ""], errors, "left examples"),
+    table(["mistake, phase", "times", "in games", "lost each", ""], mistakeRows, "left examples"),
     dom("details", {}, dom("summary", {}, "What these words mean"), dom("p", {}, header.about),
       dom("dl", {}, ...kinds)),
     dom("h2", {}, "Openings against expectation"),
-    openings.length ? table([...HEADS, ""], lines, "left examples") : none,
+    dom("p", { class: "soft" }, aboutOpenings),
+    openings.length ? table(OPENING_HEADS, openingRows, "left examples") : "",
     dom("h2", {}, "Time trouble"), ...showTime(time),
   );
 }

@@ -26,16 +26,21 @@ onPosition(() => {
   moves[game.at - 1]?.setAttribute("aria-current", "true");
   $("moves").scrollTop = (moves[game.at - 1]?.offsetTop ?? 0) - $("moves").offsetTop - 60;
   makeSound();
-  showScale();
+  showPeople();
   showScore();
   modes[game.mode].show(board);
   const planned = premove && playable && board.resolve(premove);
   if (planned && game.mode === "play") make(planned);
 });
 
-// Say which ratings the network reads: each speed has a scale of its own.
-function showScale() {
-  const { reads_speed: readsSpeed, scale } = chosen();
+// Say whose moves the network predicts, and which ratings it reads: each speed has a scale of its own.
+function showPeople() {
+  const { reads_speed: readsSpeed, scale, training, people, is_one_person: isOnePerson } = chosen();
+  $("training").textContent = training && `Trained on ${training}.`;
+  const shares = isOnePerson ? `Probability that ${people} plays each move` : `Share of ${people} who play each move`;
+  $("whose-shares").textContent = shares;
+  const like = isOnePerson ? people : "a human";
+  for (const option of document.querySelectorAll("[data-like]")) option.textContent = `Like ${like}${option.dataset.like}`;
   const { speed } = $("clock").querySelector(`[value="${timeControl()}"]`).dataset;
   const text = readsSpeed ? `Lichess ${speed}` : scale;
   for (const one of document.querySelectorAll(".scale")) one.textContent = text && ` (${text})`;
@@ -82,6 +87,7 @@ function select(mode) {
     $(name).hidden = name !== mode;
   }
   document.body.dataset.mode = mode;
+  showNetwork(mode);
   change({ mode, ...(mode === "play" && game.played) });
 }
 
@@ -114,19 +120,30 @@ for (const name of ["bar", "sounds"]) {
   };
 }
 
+// Reviews keep a network of their own. It is the embedded one at first, for which the risk of a blunder is calibrated;
+// Play and Ask begin with the user's newest.
+const keyOfNetwork = (mode) => (mode === "review" ? "reviewNetwork" : "network");
+function showNetwork(mode) {
+  const kept = networks.find(({ name }) => name === game[keyOfNetwork(mode)]);
+  const first = mode === "review" ? networks.find(({ embedded }) => embedded) : null;
+  $("network").value = (kept ?? first ?? networks[0]).name;
+}
+
+// Set the rating to that of the network: an imitation's is the imitated player's.
+const resetRating = () => Object.assign($("rating"), { value: chosen().rating }).oninput();
 const offered = await ask("/api/networks");
 networks.push(...offered.networks);
 $("network").replaceChildren(...networks.map(({ name, label }) => dom("option", { value: name }, label)));
-if (networks.some(({ name }) => name === game.network)) $("network").value = game.network;
-// Set the rating to that of the network: an imitation's is the imitated player's.
 $("network").onchange = () => {
-  Object.assign($("rating"), { value: chosen().rating }).oninput();
-  change({ network: chosen().name });
+  if (game.mode !== "review") resetRating();
+  change({ [keyOfNetwork(game.mode)]: chosen().name });
 };
 $("with-stockfish").disabled = !offered.stockfish;
 for (const name in modes) {
   $(`tab-${name}`).onclick = () => select(name);
   modes[name].begin();
 }
-if (game.network !== $("network").value) $("network").onchange();
+showNetwork("play");
+if (game.network !== chosen().name) resetRating();
+game.network = chosen().name;
 select(game.mode);

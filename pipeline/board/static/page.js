@@ -109,7 +109,7 @@ export function say(text, wrong = false) {
 const saved = JSON.parse(sessionStorage.getItem("game") ?? "{}");
 export const game = { start: "", moves: [], at: 0, over: "", mode: "play", ...saved };
 export const store = () => sessionStorage.setItem("game", JSON.stringify(game));
-export const networks = []; // what the server says of each
+export const networks = []; // the server's description of each
 export const chosen = () => networks.find(({ name }) => name === $("network").value) ?? {};
 export const timeControl = () => game.clocks?.control ?? ""; // of the game in Play
 export const shown = () => ({

@@ -34,9 +34,13 @@ export function begin() {
 
 function readSettings() {
   for (const name of SETTINGS) game[name] = $(name).value;
+  showRating();
+  store();
+}
+
+function showRating() {
   $("rating-shown").textContent = game.rating;
   $("rating-label").hidden = game.style === "strongest" || !chosen().reads_ratings;
-  store();
 }
 
 async function askAndStart(start) {
@@ -58,6 +62,7 @@ export async function make(word) {
 // Called after each change of the position: show whose turn it is, and let the network move.
 export function show() {
   showClocks();
+  showRating();
   for (const name of ["resign", "offer-draw"]) $(name).disabled = !isRunning();
   if (isAtEnd() && isOver()) say(`Game over: ${position.ending}.`);
   else if (!isAtEnd()) say("This is an earlier position of the game: the arrow keys go through it.");

@@ -120,16 +120,20 @@ export function show(board) {
   }
   const why = (index) => dom("span", { class: color(rows[index]) }, ` ${rows[index].why}`);
   const moments = summary.moments.map((index) => dom("li", {}, goButton(index), why(index)));
-  const { white, black } = header.ratings;
   $("reviewed").replaceChildren(
     dom("h2", {}, header.title), dom("p", { class: "soft" }, header.about), drawCurve(),
     dom("p", { id: "about-move" }, row?.text ?? "Choose a move."),
     dom("h2", {}, "Key moments"), dom("ol", {}, ...moments), moments.length ? "" : "No move stands out.",
     dom("h2", {}, "Both sides"), table(summary.table[0], summary.table.slice(1)),
     dom("h2", {}, "All moves"),
-    dom("p", { class: "soft" }, `Percentages are of players rated ${white} (White's moves) and ${black} (Black's).`),
-    listRows(row),
+    dom("p", { class: "soft" }, describePercentages()), listRows(row),
   );
+}
+
+function describePercentages() {
+  const { people, is_one_person: isOnePerson, ratings: { white, black } } = header;
+  if (isOnePerson) return `Percentages are what the network expects of ${people}.`;
+  return `Percentages are of ${people} rated ${white} (White's moves) and ${black} (Black's).`;
 }
 
 function listRows(current) {
@@ -137,7 +141,7 @@ function listRows(current) {
     goButton(index), row.loss.toFixed(2), percent(row.probability), row.best, percent(row.best_probability),
     percent(row.risk),
   ]);
-  const all = table(["Move", "loss", "players play it", "best move", "players find it", "players blunder"], cells);
+  const all = table(["Move", "loss", "chosen by", "best move", "found by", "risk of a blunder"], cells);
   if (current) all.querySelectorAll("tbody tr")[rows.indexOf(current)].setAttribute("aria-current", "true");
   return all;
 }

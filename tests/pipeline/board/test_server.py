@@ -21,12 +21,11 @@ from engine.errors import UserError
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.player import Player
 from model.network.network import build
-from pipeline.board.ask import PlayRequest, answer, ask, name_speed
+from pipeline.board.ask import PlayRequest, answer, ask, draw_seconds, name_speed
 from pipeline.board.game import GameSoFar
 from pipeline.board.networks import Networks
 from pipeline.board.review import ReviewRequest, review
 from pipeline.board.server import MAX_BODY_BYTES, STATIC, make_app
-from pipeline.board.think_times import draw_seconds
 from pipeline.samples.shipped import EMBEDDED
 from tests.model.synthetic import TINY
 from tests.pipeline.board.games import SHORT, WITHOUT
