@@ -23,7 +23,7 @@ MAX_LOADED = 2
 """Maximum number of networks in memory; the least recently used is dropped."""
 CHECKPOINTS, REPORTS = Path("datasets/checkpoints"), Path("datasets/reports")
 """Folders, below the working directory, of the user's checkpoints and of reports on them."""
-EMBEDDED_DATA = "rapid 2014-2022, 2026-11-24"
+EMBEDDED_GAMES, EMBEDDED_DATE = "rapid 2014-2022", "2026-11-24"
 """Games and date of the embedded network (datasets/README.md), which its card does not hold."""
 EMBEDDED_SCALE = "Lichess rapid"
 """Scale of the embedded network's ratings."""
@@ -100,7 +100,9 @@ def _describe(name: str, folder: Path) -> dict[str, Any]:
         training = f"the moves of {imitated.names[0]} in {imitated.games:,} games"
     parts += [] if card["finished"] else ["unfinished"]
     date = datetime.fromtimestamp(_read_time(folder), UTC).date().isoformat()
-    parts += [EMBEDDED_DATA] if is_embedded else [*card["datasets"][:2], date]
+    parts += [EMBEDDED_GAMES, EMBEDDED_DATE] if is_embedded else [*card["datasets"][:2], date]
+    if is_embedded:
+        training = f"games between people on Lichess, {EMBEDDED_GAMES}"
     return {
         "name": name,
         "label": _clean(", ".join(filter(None, parts)), MAX_LABEL_CHARS),

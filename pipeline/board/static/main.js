@@ -129,13 +129,15 @@ function showNetwork(mode) {
   $("network").value = (kept ?? first ?? networks[0]).name;
 }
 
-// Set the rating to that of the network: an imitation's is the imitated player's.
-const resetRating = () => Object.assign($("rating"), { value: chosen().rating }).oninput();
+// Set the ratings to that of the network: an imitation's is the imitated player's.
+const resetRatings = () => {
+  for (const name of ["rating", "asked"]) Object.assign($(name), { value: chosen().rating }).oninput();
+};
 const offered = await ask("/api/networks");
 networks.push(...offered.networks);
 $("network").replaceChildren(...networks.map(({ name, label }) => dom("option", { value: name }, label)));
 $("network").onchange = () => {
-  if (game.mode !== "review") resetRating();
+  if (game.mode !== "review") resetRatings();
   change({ [keyOfNetwork(game.mode)]: chosen().name });
 };
 $("with-stockfish").disabled = !offered.stockfish;
@@ -144,6 +146,6 @@ for (const name in modes) {
   modes[name].begin();
 }
 showNetwork("play");
-if (game.network !== chosen().name) resetRating();
+if (game.network !== chosen().name) resetRatings();
 game.network = chosen().name;
 select(game.mode);

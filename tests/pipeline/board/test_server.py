@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from engine.errors import UserError
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.player import Player
 from model.network.network import build
-from pipeline.board.ask import PlayRequest, answer, ask, draw_seconds, name_speed
+from pipeline.board.ask import People, PlayRequest, answer, ask, draw_seconds, name_speed
 from pipeline.board.game import GameSoFar
 from pipeline.board.networks import Networks
 from pipeline.board.review import ReviewRequest, review
@@ -279,31 +280,63 @@ def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
         assert client.get(path).status_code == 404
 
 
-def test_networks_are_named_by_what_they_are(tmp_path: Path, monkeypatch: Any) -> None:
+def write_card(folder: Path, seconds_ago: int = 0, **fields: Any) -> None:
+    """Write a checkpoint's card, or a malformed one without fields."""
+    folder.mkdir(parents=True)
+    card = {"finished": True, "preset": {"condition": "ratings"}, "metrics": {}, "positions": 7}
+    path = folder / "checkpoint.json"
+    path.write_text(json.dumps(card | fields) if fields else "[")
+    written = path.stat().st_mtime - seconds_ago
+    os.utime(path, (written, written))
+
+
+def test_networks_are_named_by_what_they_are_and_the_newest_is_first(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
-    cards = {
-        "me": {"player": {"names": ["me"], "rating": 1850, "games": 9}},
-        "unrated": {"player": {"names": ["me"], "rating": 0, "games": 9}},
-        "trained": {"datasets": [{"name": "2013-01"}]},
-        "running": {},
-        "broken": None,
-    }
-    for name, data in cards.items():
-        folder = tmp_path / "datasets" / "checkpoints" / name
-        folder.mkdir(parents=True)
-        metrics = {"validation_top1": 0.493} if name == "trained" else {}
-        card = {"finished": name != "running", "preset": {"condition": "ratings"}}
-        text = "[" if data is None else json.dumps(card | {"data": data, "metrics": metrics})
-        (folder / "checkpoint.json").write_text(text)
+    folder = tmp_path / "datasets" / "checkpoints"
+    person = {"names": ["me"], "rating": 1850, "games": 1200}
+    write_card(folder / "me", 10, data={"player": person})
+    write_card(folder / "unrated", 20, data={"player": person | {"rating": 0}})
+    data = {"datasets": [{"name": "2013-01"}], "start": {"data": {}, "positions": 9}}
+    for name, seconds in (("trained", 0), ("reported", 30), ("retrained", 40)):
+        write_card(folder / name, seconds, data=data, metrics={"validation_top1": 0.493})
+    write_card(folder / "running", finished=False, data={})
+    write_card(folder / "broken")
+    for name, seconds in (("reported", 0), ("retrained", 50)):
+        path = tmp_path / "datasets" / "reports" / name / "2013-01" / "report.json"
+        path.parent.mkdir(parents=True)
+        rows = [{"name": "the embedded network", "top1": 0.6}, {"name": name, "top1": 0.512}]
+        path.write_text(json.dumps({"reports": rows}))
+        os.utime(path, (path.stat().st_mtime - seconds,) * 2)
     with TestClient(make_app(Networks()), base_url="http://127.0.0.1:8000") as client:
-        found = {one["name"]: one for one in client.get("/api/networks").json()["networks"]}
-    assert list(found) == ["embedded", "me", "trained", "unrated"]
+        listed = client.get("/api/networks").json()["networks"]
+    found = {one["name"]: one for one in listed}
+    assert list(found) == ["trained", "me", "unrated", "reported", "retrained", "embedded"]
     today = datetime.now(UTC).date().isoformat()
-    assert found["embedded"]["label"].startswith("embedded, 52 %, rapid 2014-2022")
+    assert found["embedded"]["label"].startswith("embedded, 51.8 % in validation, rapid 2014-2022")
     assert found["me"]["label"] == f"imitation of me, 1,850, {today}"
-    assert found["trained"]["label"] == f"trained, 49 %, 2013-01, {today}"
+    assert found["trained"]["label"] == f"trained, 49.3 % in validation, 2013-01, {today}"
+    assert found["reported"]["label"] == f"reported, 51.2 % in its report, 2013-01, {today}"
+    assert "49.3 % in validation" in found["retrained"]["label"]  # its report is an older network's
+    assert found["trained"]["training"].startswith("7 positions of 2013-01, and before on 9")
+    assert found["me"]["training"] == "the moves of me in 1,200 games"
     assert [found[name]["rating"] for name in ("me", "unrated")] == [1850, 1500]
     assert [found[name]["scale"] for name in ("embedded", "me")] == ["Lichess rapid", ""]
+    people = {name: (one["people"], one["is_one_person"]) for name, one in found.items()}
+    assert people["me"] == ("me", True)
+    assert people["embedded"] == ("players", False)
+    assert people["trained"] == ("the players in its games", False)
+
+
+def test_an_imitated_person_is_named_instead_of_players() -> None:
+    player, person = model.load(EMBEDDED, device="cpu"), People("Ada", is_one_person=True)
+    said = answer(PlayRequest(moves=["e4"]), player, person)["said"]
+    assert re.fullmatch(r"It played .*, which Ada would play with a probability of \d+%\.", said)
+    header, *rows, last = review(ReviewRequest(pgn=SHORT), player, people=person)
+    assert (header["header"]["people"], header["header"]["is_one_person"]) == ("Ada", True)
+    assert all("that Ada would play" in row["row"]["text"] for row in rows)
+    assert "Ada" in last["summary"]["table"][0]
 
 
 def test_a_saved_game_is_reviewed_without_assumptions(client: TestClient) -> None:
