@@ -18,20 +18,21 @@ from pipeline.board import scores
 
 MAX_PLIES, MAX_TAG_CHARS = 2_000, 100
 """Maximum number of half-moves of a game, and of characters shown of a tag."""
-TAGS = (
+SAVED_TAGS = (
     *("Event", "Site", "Date", "White", "Black", "WhiteElo", "BlackElo", "WhiteType", "BlackType"),
     *("TimeControl", "Opening", "Style"),
 )
 """Tags that a saved game may have, besides its result."""
 Over = Literal["", "w resigns", "b resigns", "w time", "b time", "agreed"]
 """How players ended a game: the side that resigned or ran out of time, or a draw by agreement."""
-REASONS = {
+ENDINGS = {
     chess.Termination.CHECKMATE: "by checkmate",
     chess.Termination.STALEMATE: "by stalemate",
     chess.Termination.INSUFFICIENT_MATERIAL: "by insufficient material",
     chess.Termination.SEVENTYFIVE_MOVES: "by the seventy-five-move rule",
     chess.Termination.FIVEFOLD_REPETITION: "by fivefold repetition",
 }
+"""Phrases for the ends of a game by the rules."""
 
 
 class GameError(UserError):
@@ -74,15 +75,15 @@ class GameSoFar(BaseModel):
 
 def _parse_move(board: chess.Board, word: str) -> chess.Move:
     """Parse a move in UCI or SAN; the letter of the piece may be lowercase."""
-    reads = (board.parse_uci, word), (board.parse_san, word), (board.parse_san, word.capitalize())
-    for read, text in reads:
+    parsers = (board.parse_uci, word), (board.parse_san, word), (board.parse_san, word.capitalize())
+    for parse, text in parsers:
         with suppress(ValueError):
-            if move := read(text):
+            if move := parse(text):
                 return move
     raise GameError(f"{word!r} is not a legal move in this position")
 
 
-def describe(game: GameSoFar) -> dict[str, Any]:
+def describe_position(game: GameSoFar) -> dict[str, Any]:
     """Describe a position for the page: pieces, legal moves, moves so far, result."""
     whole, board = game.replay(), game.board()
     at_end = len(board.move_stack) == len(whole.move_stack)
@@ -109,7 +110,7 @@ def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
     reason = ""
     winner: chess.Color | None = None
     if outcome := board.outcome():
-        winner, reason = outcome.winner, REASONS[outcome.termination]
+        winner, reason = outcome.winner, ENDINGS[outcome.termination]
     elif board.is_repetition(3):
         reason = "by threefold repetition"
     elif board.is_fifty_moves():
@@ -124,15 +125,15 @@ def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
     if not reason:
         return "", ""
     result = "1/2-1/2" if winner is None else "1-0" if winner else "0-1"
-    who = "Draw" if winner is None else f"{chess.COLOR_NAMES[winner].title()} wins"
-    return result, f"{who} {reason}, {result}"
+    verdict = "Draw" if winner is None else f"{chess.COLOR_NAMES[winner].title()} wins"
+    return result, f"{verdict} {reason}, {result}"
 
 
 def write_pgn(request: GameSoFar) -> str:
-    """Return a game as PGN, with only the tags in TAGS, and without quotes in their values."""
+    """Return a game as PGN with the tags in SAVED_TAGS, whose values lose quotes and backslashes."""
     board = request.replay()
     game = chess.pgn.Game.from_board(board)
-    for name in TAGS:
+    for name in SAVED_TAGS:
         chars = [char for char in request.tags.get(name, "")[:80] if char.isprintable()]
         if value := "".join(chars).translate({ord('"'): None, ord("\\"): None}):
             game.headers[name] = value
@@ -144,7 +145,7 @@ def write_pgn(request: GameSoFar) -> str:
 
 
 class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
-    """Collects a game's moves without variations, and its errors without logging them."""
+    """Builds a game without its variations, and keeps its errors instead of logging them."""
 
     def begin_variation(self) -> Any:
         """Skip a variation: python-chess would copy the whole game for each."""

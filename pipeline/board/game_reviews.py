@@ -240,8 +240,8 @@ def _describe_chance(openings: Sequence[Row]) -> str:
     differing = sum(not row["within_chance"] for row in openings)
     return (
         f"{differing or 'None'} of {len(openings)} openings with at least {MIN_OPENING_GAMES} games"
-        " scored above or below what the ratings predict by more than chance. By luck alone, 1 in 20"
-        " would."
+        " scored above or below what the ratings predict by more than chance."
+        " By luck alone, 1 in 20 would."
     )
 
 

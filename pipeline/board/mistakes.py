@@ -53,14 +53,14 @@ def review_game(checkpoint: Path, game: PlayerGame) -> GameReview:
     evaluator, boards = _open_evaluator(checkpoint), _replay(game)
     white = list(game.white_scores) or _score_boards(boards, evaluator)
     for ply, board in enumerate(boards):
-        if (final := scores.final_score(board)) is not None:
+        if (final := scores.score_if_over(board)) is not None:
             white[ply] = final
     margin = scores.BLUNDER if game.white_scores else MIN_SUSPECT_LOSS
     suspects = [
         ply
         for ply, board in enumerate(boards[:-1])
         if board.turn == game.color
-        and scores.bounded_loss(white[ply], white[ply + 1], game.color) > margin
+        and scores.measure_loss(white[ply], white[ply + 1], game.color) > margin
     ]
     plays = _search([boards[ply] for ply in suspects], evaluator)
     searched = zip(suspects, plays, strict=True)
@@ -72,7 +72,7 @@ def review_game(checkpoint: Path, game: PlayerGame) -> GameReview:
             white[ply] = scores.score_for_white(boards[ply], before)
             if after is not None:
                 white[ply + 1] = scores.score_for_white(boards[ply + 1], after)
-        loss = scores.bounded_loss(white[ply], white[ply + 1], game.color)
+        loss = scores.measure_loss(white[ply], white[ply + 1], game.color)
         if loss > scores.BLUNDER:
             start, end = (one if game.color else 1 - one for one in white[ply : ply + 2])
             mistake = Mistake(boards[ply], game.moves[ply], start, end, before, after)
@@ -147,6 +147,7 @@ WON_SCORE = 0.75
 PAWN, TWO_PAWNS = 10, 20
 """Value of a pawn and of two, in units of ten centipawns."""
 OPENING_PLIES, ENDGAME_PIECES = 24, 6
+"""Half-moves of the opening, and maximum number of pieces besides kings and pawns in an endgame."""
 DEFINITIONS = (
     f"A mistake loses more than {scores.BLUNDER} of the expected score, with a mate counted as ten"
     f" pawns. The opening lasts 12 moves; in an endgame at most {ENDGAME_PIECES} pieces are left"
@@ -173,7 +174,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What the rules in KINDS read of a mistake. Move features are by name."""
+    """The facts about a mistake that decide its kind. Move features are by name."""
 
     mistake: Mistake
     board: chess.Board
@@ -223,7 +224,7 @@ def _gather(mistake: Mistake) -> _Evidence:
 
 
 def _read_features(board: chess.Board, moves: Sequence[chess.Move]) -> list[dict[str, int]]:
-    """Return the features of legal moves by name."""
+    """Return the move features of legal moves, by name."""
     found = legal_move_features(planes_of([board]))
     rows = dict(zip(found["moves"].tolist(), found["move_features"].tolist(), strict=True))
     chosen = (rows[label_of(move, board.turn)] for move in moves)
@@ -246,7 +247,7 @@ def measure_line(board: chess.Board, line: Sequence[chess.Move]) -> int:
 
 
 def _count_material(board: chess.Board, color: chess.Color) -> int:
-    """Return a side's material minus the other's."""
+    """Return a side's material minus its opponent's."""
     worth = WORTH[:KING:2].tolist()
     return (
         sum(
@@ -262,28 +263,26 @@ def _is_piece(board: chess.Board, move: chess.Move, piece: chess.PieceType) -> b
 
 
 def _is_recapture(board: chess.Board, move: chess.Move) -> bool:
-    """Return whether a move takes the piece that took one with the last move."""
+    """Return whether a move takes the piece that has just captured."""
     if not board.move_stack or board.peek().to_square != move.to_square:
         return False
     before = board.copy(stack=1)
     return before.is_capture(before.pop())
 
 
-def _measure_exposed(features: Mapping[str, int]) -> int:
+def _measure_exposure(features: Mapping[str, int]) -> int:
     """Return what the opponent can win by captures on one square, less what the move took."""
     return max(features["risks"], features["leaves"]) - features["takes"]
 
 
 def _is_fork(features: Mapping[str, int]) -> bool:
-    """Return whether a move that loses nothing on its square attacks two targets, or gives check
-    and attacks one.
-    """
+    """Return whether a move is a fork: two attacks, or a check and an attack, at no loss."""
     attacked = "threatens" if features["check"] else "threatens_next"
     return features["risks"] <= features["takes"] and features[attacked] >= TWO_PAWNS
 
 
 def advances_passed_pawn(board: chess.Board, move: chess.Move) -> bool:
-    """Return whether a move is made by a passed pawn: no enemy pawn can stop or take it."""
+    """Return whether a passed pawn moves: no enemy pawn is ahead of it, or beside its file."""
     if not _is_piece(board, move, chess.PAWN):
         return False
     file, rank = chess.square_file(move.from_square), chess.square_rank(move.from_square)
@@ -295,7 +294,7 @@ def advances_passed_pawn(board: chess.Board, move: chess.Move) -> bool:
 
 
 def opens_king(board: chess.Board, move: chess.Move) -> bool:
-    """Return whether a pawn leaves its place before the mover's king, which is on a wing."""
+    """Return whether a pawn leaves the two ranks before the mover's king, which is on a wing."""
     king = board.king(board.turn)
     if king is None or not _is_piece(board, move, chess.PAWN) or 3 <= chess.square_file(king) <= 4:
         return False
@@ -331,7 +330,7 @@ KINDS = {
     "left a piece hanging": _Kind(
         "The opponent wins a piece on another square, worth more than the move took; after the best"
         " move it does not.",
-        lambda it: _measure_exposed(it.played) >= TWO_PAWNS > _measure_exposed(it.better),
+        lambda it: _measure_exposure(it.played) >= TWO_PAWNS > _measure_exposure(it.better),
     ),
     "recaptured with the wrong piece": _Kind(
         "The best move recaptures on the same square with another piece.",
@@ -387,7 +386,7 @@ KINDS = {
     "lost a pawn": _Kind(
         "The opponent wins a pawn by captures on one square, beyond what the move took; after the"
         " best move it does not.",
-        lambda it: _measure_exposed(it.played) >= PAWN > _measure_exposed(it.better),
+        lambda it: _measure_exposure(it.played) >= PAWN > _measure_exposure(it.better),
     ),
     "missed a pawn": _Kind(
         "The best move wins a pawn by captures on one square; the move played does not.",
@@ -434,7 +433,7 @@ def find_phase(board: chess.Board) -> str:
 
 def _describe_mistake(mistake: Mistake) -> Row:
     board, move, best = mistake.board, mistake.move, mistake.before.move
-    lost = scores.bounded_loss(mistake.score, mistake.score_after)
+    lost = scores.measure_loss(mistake.score, mistake.score_after)
     return {
         "kind": find_kind(mistake),
         "phase": find_phase(board),

@@ -140,7 +140,7 @@ def _score_position(
     source: str,
 ) -> tuple[float, chess.Move | None]:
     """Return a position's score (White's) and its best move; None if the game is over."""
-    best, final = None if analysis is None else analysis.moves[0].move, scores.final_score(board)
+    best, final = None if analysis is None else analysis.moves[0].move, scores.score_if_over(board)
     if final is not None or analysis is None:
         return (0.5 if final is None else final), best
     if source == "game":
@@ -165,12 +165,12 @@ def _make_row(
     given: Any = {"rating": known[side], "opponent_rating": known[other]}
     given["time_control"] = header["time_control"] if reads_speed(player) else None
     policy = player.choose(board, temperature=0, **given).probabilities
-    labels = scores.policy_labels(policy, analysis)
-    found, usual = move == best, scores.expected_loss(labels)
+    losses = scores.measure_move_losses(policy, analysis)
+    found, usual = move == best, scores.average_loss(losses)
     loss = max((before.score - after.score) * (1 if board.turn else -1), 0.0)
     if found and header["source"] != "game":
         loss = 0.0
-    bounded = scores.bounded_loss(before.score, after.score, board.turn)
+    bounded = scores.measure_loss(before.score, after.score, board.turn)
     row: Row = {
         "ply": after.board.ply(),
         "side": side,
@@ -185,7 +185,7 @@ def _make_row(
         "best_uci": best.uci(),
         "best_probability": policy[scores.promote_to_queen(best)],
         "found": found,
-        "risk": scores.predict_risk(labels, header["ratings"][side]),
+        "risk": scores.predict_risk(losses, header["ratings"][side]),
         "expected_loss": usual,
     }
     more = f"; {row['best']} was better" if loss > usual else f" where others lose {usual:.2f}"

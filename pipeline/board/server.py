@@ -33,7 +33,7 @@ from engine.errors import UserError
 from engine.progress import Stop, never
 from model.inference.player import Player
 from pipeline.board.ask import PlayRequest, answer, ask, consider_draw, estimate_score
-from pipeline.board.game import GameSoFar, describe, name_piece, write_pgn
+from pipeline.board.game import GameSoFar, describe_position, name_piece, write_pgn
 from pipeline.board.game_reviews import GamesRequest, review_games
 from pipeline.board.lichess import MAX_PGN_BYTES, LichessRequest, download
 from pipeline.board.local_server import HOST, Guard, listen
@@ -93,7 +93,7 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         Route("/", lambda _: FileResponse(STATIC / "index.html")),
         Route("/pieces/{name}.svg", _draw_piece),
         Route("/api/networks", list_networks),
-        _post("/api/state", GameSoFar, describe),
+        _post("/api/state", GameSoFar, describe_position),
         _post("/api/play", PlayRequest, with_player(play_move)),
         _post("/api/ask", GameSoFar, with_player(ask)),
         _post("/api/value", GameSoFar, with_player(score_position)),

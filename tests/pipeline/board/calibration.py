@@ -6,7 +6,7 @@ not trained on.
 
 DATASET was ingested from DUMP. Of each game 20 moves are drawn. A table by the mover's rating is
 printed, and the error over tenths of the predicted risk; for the split val also the weights that
-fit it (WEIGHTS in pipeline/board/scores.py).
+fit it (RISK_WEIGHTS in pipeline/board/scores.py).
 """
 
 import io
@@ -23,12 +23,12 @@ from pipeline.board.ask import SIMULATIONS
 from pipeline.board.game import read_rating
 from pipeline.board.scores import (
     BLUNDER,
-    WEIGHTS,
-    bounded_loss,
+    RISK_WEIGHTS,
     compute_features,
-    final_score,
     has_scores,
-    policy_labels,
+    measure_loss,
+    measure_move_losses,
+    score_if_over,
     score_in_game,
 )
 from pipeline.dataset.dataset import open_manifest
@@ -51,7 +51,7 @@ MOVES = 20
 def main(positions: Path, pgn: str, split: str, games: int) -> None:
     """Print the tables."""
     features_RF, ratings_R, blunder_R, game_R = measure(positions, pgn, split, games)
-    risk_R = 1 / (1 + np.exp(-features_RF @ np.array(WEIGHTS)))
+    risk_R = 1 / (1 + np.exp(-features_RF @ np.array(RISK_WEIGHTS)))
     count = len(np.unique(game_R))
     click.echo(f"{len(risk_R):,} moves of {count} games, {blunder_R.mean():.1%} are blunders")
     click.echo(text_table(compare_by_rating(risk_R, ratings_R, blunder_R, game_R)))
@@ -87,7 +87,7 @@ def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> li
     nodes = list(game.mainline())
     scores = [score_in_game(game)]
     for node in nodes:
-        final = final_score(node.board())
+        final = score_if_over(node.board())
         scores.append(score_in_game(node) if final is None else final)
     rows = []
     for ply in sorted(rng.permutation(len(nodes))[:MOVES].tolist()):
@@ -97,9 +97,9 @@ def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> li
         )
         choice = player.choose(board, temperature=0, rating=own, opponent_rating=other)
         policy = choice.probabilities
-        labels = policy_labels(policy, player.analyse(board, SIMULATIONS, lines=0))
-        loss = bounded_loss(scores[ply], scores[ply + 1], board.turn)
-        rows.append([*compute_features(labels, own), own, loss > BLUNDER])
+        losses = measure_move_losses(policy, player.analyse(board, SIMULATIONS, lines=0))
+        loss = measure_loss(scores[ply], scores[ply + 1], board.turn)
+        rows.append([*compute_features(losses, own), own, loss > BLUNDER])
     return rows
 
 

@@ -19,8 +19,8 @@ from itertools import islice
 import chess.pgn
 import click
 
-from pipeline.board.game import check_game, read_next
-from pipeline.board.mistakes import read_own_game, review_game
+from pipeline.board.game import check_game, read_next, read_player_game
+from pipeline.board.mistakes import review_game
 from pipeline.board.scores import START_EVAL, has_scores
 from pipeline.evaluation.game_texts import read_dump
 from pipeline.executors.local import LocalEngine
@@ -59,7 +59,7 @@ def main(path: str, player: str, games: int) -> None:
     """Print the table."""
     chosen = list(islice(read_games(path, player), games))
     own = [
-        replace(read_own_game(at, game, game.headers["White"] == player), white_scores=())
+        replace(read_player_game(at, game, game.headers["White"] == player), white_scores=())
         for at, game in enumerate(chosen)
     ]
     chances = [winning_chances(game) for game in chosen]

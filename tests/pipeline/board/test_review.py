@@ -15,7 +15,7 @@ import model
 from pipeline.board import scores
 from pipeline.board.game import read_pgn
 from pipeline.board.review import ReviewRequest, review
-from pipeline.board.scores import BLUNDER, Labels, predict_risk
+from pipeline.board.scores import BLUNDER, MoveLosses, predict_risk
 from pipeline.cli.main import parse
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.preflight import is_installed
@@ -97,7 +97,7 @@ def test_a_mate_counts_as_a_won_game_and_a_missed_one_in_a_won_game_is_no_blunde
 def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() -> None:
     def risk(on_blunder: float, rating: int = 1500) -> float:
         return predict_risk(
-            Labels(np.array([1 - on_blunder, on_blunder]), np.array([0.0, 0.4]), 0.5), rating
+            MoveLosses(np.array([1 - on_blunder, on_blunder]), np.array([0.0, 0.4]), 0.5), rating
         )
 
     assert risk(0.0) < 0.03
