@@ -130,7 +130,7 @@ def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
 
 
 def write_pgn(request: GameSoFar) -> str:
-    """Return a game as PGN with the tags in SAVED_TAGS, whose values lose quotes and backslashes."""
+    """Return a game as PGN, with the tags in SAVED_TAGS; quotes and backslashes are removed."""
     board = request.replay()
     game = chess.pgn.Game.from_board(board)
     for name in SAVED_TAGS:

@@ -153,7 +153,7 @@ def _make_header(
             for game in games
         ],
         "about": DEFINITIONS,
-        "kinds": {name: kind.definition for name, kind in KINDS.items()},
+        "kinds": {kind: definition for kind, (definition, _) in KINDS.items()},
         "notes": "; ".join([*notes, *left_out]),
     }
 

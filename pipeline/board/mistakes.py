@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import chess
 
-from engine.board.position import KING
 from engine.encoding.planes import label_of, planes_of
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.move_features import CENTIPAWNS_PER_UNIT, FEATURES, legal_move_features
@@ -208,16 +207,8 @@ def _gather(mistake: Mistake) -> _Evidence:
         (reply,) = _read_features(after, [answer])
     played, better = _read_features(board, [move, best])
     return _Evidence(
-        mistake,
-        board,
-        move,
-        best,
-        after,
-        answer,
-        find_phase(board) == "endgame",
-        played,
-        better,
-        reply,
+        *(mistake, board, move, best, after, answer, find_phase(board) == "endgame"),
+        *(played, better, reply),
         line=measure_line(board, [move, *rest]),
         best_line=measure_line(board, mistake.before.moves[0].variation),
     )
@@ -248,13 +239,10 @@ def measure_line(board: chess.Board, line: Sequence[chess.Move]) -> int:
 
 def _count_material(board: chess.Board, color: chess.Color) -> int:
     """Return a side's material minus its opponent's."""
-    worth = WORTH[:KING:2].tolist()
-    return (
-        sum(
-            value * (len(board.pieces(piece, color)) - len(board.pieces(piece, not color)))
-            for piece, value in zip(chess.PIECE_TYPES, worth, strict=False)
-        )
-        // CENTIPAWNS_PER_UNIT
+    worth = (WORTH[::2] // CENTIPAWNS_PER_UNIT).tolist()
+    return sum(
+        worth[piece.piece_type - 1] * (1 if piece.color == color else -1)
+        for piece in board.piece_map().values()
     )
 
 
@@ -304,43 +292,33 @@ def opens_king(board: chess.Board, move: chess.Move) -> bool:
     return beside and home <= 1 and home < pawn <= home + 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    definition: str
-    fits: Callable[[_Evidence], bool]
-
-
-KINDS = {
-    "missed a mate": _Kind(
+KINDS: Mapping[str, tuple[str, Callable[[_Evidence], bool]]] = {
+    "missed a mate": (
         "The search proves a mate, and the move played keeps no win.",
         lambda it: it.mistake.before.moves[0].mate > 0 and it.mistake.score_after < WON_SCORE,
     ),
-    "allowed a mate": _Kind(
+    "allowed a mate": (
         "After the move, the search proves a mate for the opponent.",
         lambda it: it.mistake.after is not None and it.mistake.after.moves[0].mate > 0,
     ),
-    "captured at a loss": _Kind(
+    "captured at a loss": (
         "The opponent's recaptures win more than the capture took.",
         lambda it: 0 < it.played["takes"] <= it.played["risks"] - TWO_PAWNS,
     ),
-    "put a piece en prise": _Kind(
+    "put a piece en prise": (
         "The opponent wins the piece on the square to which it moved.",
         lambda it: it.played["risks"] - it.played["takes"] >= TWO_PAWNS,
     ),
-    "left a piece hanging": _Kind(
+    "left a piece hanging": (
         "The opponent wins a piece on another square, worth more than the move took; after the best"
         " move it does not.",
         lambda it: _measure_exposure(it.played) >= TWO_PAWNS > _measure_exposure(it.better),
     ),
-    "recaptured with the wrong piece": _Kind(
-        "The best move recaptures on the same square with another piece.",
-        lambda it: _is_recapture(it.board, it.best) and it.move.to_square == it.best.to_square,
-    ),
-    "did not recapture": _Kind(
+    "did not recapture": (
         "The best move takes the piece that has just captured.",
         lambda it: _is_recapture(it.board, it.best),
     ),
-    "missed a capture": _Kind(
+    "missed a capture": (
         "The best move wins material by captures on one square; the move played does not.",
         lambda it: (
             it.better["takes"] - it.better["risks"]
@@ -348,47 +326,47 @@ KINDS = {
             > it.played["takes"] - it.played["risks"]
         ),
     ),
-    "allowed a fork": _Kind(
+    "allowed a fork": (
         "The opponent's best answer attacks two pieces that can be won, or gives check and attacks"
         " one.",
         lambda it: _is_fork(it.reply),
     ),
-    "missed a fork": _Kind(
+    "missed a fork": (
         "The best move attacks two pieces that can be won, or gives check and attacks one.",
         lambda it: _is_fork(it.better) and not _is_fork(it.played),
     ),
-    "allowed a tactic": _Kind(
+    "allowed a tactic": (
         "The opponent wins material in the line that follows.",
         lambda it: it.line <= -TWO_PAWNS,
     ),
-    "missed a tactic": _Kind(
+    "missed a tactic": (
         "The best line wins material; the line after the move played does not.",
         lambda it: it.best_line >= TWO_PAWNS > it.line,
     ),
-    "let a passed pawn advance": _Kind(
+    "let a passed pawn advance": (
         "In an endgame, the opponent's best answer is a move of a passed pawn.",
         lambda it: (
             it.is_endgame and it.answer is not None and advances_passed_pawn(it.after, it.answer)
         ),
     ),
-    "did not advance a passed pawn": _Kind(
+    "did not advance a passed pawn": (
         "In an endgame, the best move is made by a passed pawn.",
         lambda it: it.is_endgame and advances_passed_pawn(it.board, it.best),
     ),
-    "opened the king": _Kind(
+    "opened the king": (
         "Before the endgame, a pawn leaves its place before the king on a wing.",
         lambda it: not it.is_endgame and opens_king(it.board, it.move),
     ),
-    "should have moved the king": _Kind(
+    "should have moved the king": (
         "In an endgame, the best move is made by the king.",
         lambda it: it.is_endgame and _is_piece(it.board, it.best, chess.KING),
     ),
-    "lost a pawn": _Kind(
+    "lost a pawn": (
         "The opponent wins a pawn by captures on one square, beyond what the move took; after the"
         " best move it does not.",
         lambda it: _measure_exposure(it.played) >= PAWN > _measure_exposure(it.better),
     ),
-    "missed a pawn": _Kind(
+    "missed a pawn": (
         "The best move wins a pawn by captures on one square; the move played does not.",
         lambda it: (
             it.better["takes"] - it.better["risks"]
@@ -396,31 +374,27 @@ KINDS = {
             > it.played["takes"] - it.played["risks"]
         ),
     ),
-    "traded when it should not": _Kind(
+    "traded when it should not": (
         "The move captures, and the best move does not.",
         lambda it: it.played["takes"] > 0 == it.better["takes"],
     ),
-    "did not trade": _Kind(
-        "The best move captures, and the move played does not.",
-        lambda it: it.better["takes"] > 0 == it.played["takes"],
-    ),
-    "missed a check": _Kind(
+    "missed a check": (
         "The best move gives check.",
         lambda it: it.better["check"] > 0 == it.played["check"],
     ),
-    "missed an attack": _Kind(
+    "missed an attack": (
         "The best move attacks a piece that can be won; the move played does not.",
         lambda it: it.better["threatens"] >= TWO_PAWNS > it.played["threatens"],
     ),
-    "other": _Kind("Any other mistake.", lambda it: True),
+    "other": ("Any other mistake.", lambda _: True),
 }
-"""Kinds of mistakes; a mistake belongs to the first that fits."""
+"""Definition and rule of each kind of mistake; a mistake belongs to the first that fits."""
 
 
 def find_kind(mistake: Mistake) -> str:
     """Return the first of KINDS that fits."""
     evidence = _gather(mistake)
-    return next(name for name, kind in KINDS.items() if kind.fits(evidence))
+    return next(name for name, (_, fits) in KINDS.items() if fits(evidence))
 
 
 def find_phase(board: chess.Board) -> str:

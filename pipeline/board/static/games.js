@@ -13,7 +13,7 @@ export async function reviewGames(pgn, signal) {
   const settings = { pgn, name: $("player-name").value.trim(), network: $("network").value };
   await stream("/api/games", settings, signal, (part) => {
     header ??= part.header;
-    if (part.summary) show(part.summary);
+    if (part.summary) showSummary(part.summary);
     $("meter").hidden = false;
     Object.assign($("meter"), { max: part.of ?? 1, value: part.done ?? 0 });
     const done = `Reviewed ${part.done} of ${plural(part.of ?? 0, "game")}.`;
@@ -22,7 +22,7 @@ export async function reviewGames(pgn, signal) {
 }
 
 // Show an example on the board: the position before the mistake, or the end of the opening.
-function open({ game: number, ply, uci, best_uci: best }) {
+function openExample({ game: number, ply, uci, best_uci: best }) {
   const { start, moves, tags } = header.games[number];
   const at = uci ? ply - 1 : Math.min(ply, moves.length);
   opened = { at, uci, best };
@@ -35,21 +35,22 @@ export const arrows = () => (opened?.uci && game.at === opened.at ? [
 ] : []);
 export const forget = () => (opened = null);
 
-function examples(rows) {
-  const items = rows.map((row) => dom("li", {}, button(header.games[row.game].title, () => open(row)), ` ${row.text}`));
+function listExamples(rows) {
+  const items = rows.map((row) => dom("li", {}, button(header.games[row.game].title, () => openExample(row)), ` ${row.text}`));
   return dom("details", {}, dom("summary", {}, plural(rows.length, "example")), dom("ul", {}, ...items));
 }
 
-function show({ mistakes, openings, about_openings: aboutOpenings, time }) {
+function showSummary({ mistakes, openings, about_openings: aboutOpenings, time }) {
   const kinds = Object.entries(header.kinds).flatMap(([kind, text]) => [dom("dt", {}, kind), dom("dd", {}, text)]);
   const mistakeRows = mistakes.map(({ kind, phase, count, games, lost, examples: rows }) => [
-    `${kind}, ${phase}`, count, games, lost.toFixed(2), examples(rows),
+    `${kind}, ${phase}`, count, games, lost.toFixed(2), listExamples(rows),
   ]);
-  const openingRows = openings.map((row) => [
-    `${row.opening}, as ${row.side}`, row.games, percent(row.score), percent(row.expected),
-    [`${signed(row.difference)} ± ${percent(row.error)}`, dom("div", {}, row.within_chance ? "within chance" : "beyond chance")],
-    examples(row.examples),
-  ]);
+  const openingRows = openings.map((row) => {
+    const chance = dom("div", {}, row.within_chance ? "within chance" : "beyond chance");
+    const difference = [`${signed(row.difference)} ± ${percent(row.error)}`, chance];
+    const scores = [percent(row.score), percent(row.expected), difference];
+    return [`${row.opening}, as ${row.side}`, row.games, ...scores, listExamples(row.examples)];
+  });
   $("reviewed").replaceChildren(
     dom("h2", {}, `Games of ${header.player}`), dom("p", { class: "soft" }, header.notes),
     dom("h2", {}, "The commonest mistakes"),
@@ -71,6 +72,6 @@ function showTime(time) {
   ]);
   return [
     table(["time left", `moves of ${header.player}`, "mistakes", "of these moves"], rows, "left"),
-    dom("p", {}, `Lost on time: ${plural(time.lost_on_time, "game")} of ${time.games}.`), examples(time.examples),
+    dom("p", {}, `Lost on time: ${plural(time.lost_on_time, "game")} of ${time.games}.`), listExamples(time.examples),
   ];
 }

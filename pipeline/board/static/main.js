@@ -39,8 +39,8 @@ function showPeople() {
   $("training").textContent = training && `Trained on ${training}.`;
   const shares = isOnePerson ? `Probability that ${people} plays each move` : `Share of ${people} who play each move`;
   $("whose-shares").textContent = shares;
-  const like = isOnePerson ? people : "a human";
-  for (const option of document.querySelectorAll("[data-like]")) option.textContent = `Like ${like}${option.dataset.like}`;
+  const like = `Like ${isOnePerson ? people : "a human"}`;
+  for (const option of document.querySelectorAll("[data-like]")) option.textContent = like + option.dataset.like;
   const { speed } = $("clock").querySelector(`[value="${timeControl()}"]`).dataset;
   const text = readsSpeed ? `Lichess ${speed}` : scale;
   for (const one of document.querySelectorAll(".scale")) one.textContent = text && ` (${text})`;

@@ -16,10 +16,10 @@ export function begin() {
   panel.ondragover = (event) => event.preventDefault();
   panel.ondrop = (event) => event.preventDefault() ?? readFile(event.dataTransfer.files[0]);
   $("pgn").oninput = () => takePgn($("pgn").value);
-  $("review-form").onsubmit = (event) => event.preventDefault() ?? run();
+  $("review-form").onsubmit = (event) => event.preventDefault() ?? startReview();
   $("review-this").onclick = reviewThis;
   $("stop").onclick = () => running?.abort();
-  $("lichess").onsubmit = (event) => event.preventDefault() ?? work(download);
+  $("lichess").onsubmit = (event) => event.preventDefault() ?? runJob(download);
 }
 
 async function readFile(file) {
@@ -40,7 +40,7 @@ async function reviewThis() {
   const played = `${game.moves}` === `${game.played?.moves}` && !game.tags;
   const pgn = await toPgn(played ? describeGame() : game.tags ?? {}, played ? game.over : "");
   if (pgn) takePgn(pgn, "the board");
-  if (pgn) run();
+  if (pgn) startReview();
 }
 
 async function download(signal) {
@@ -59,8 +59,8 @@ function showProgress(text, wrong = false) {
   $("progress").classList.toggle("bad", wrong);
 }
 
-// Do one piece of work at a time, which the Stop button ends.
-async function work(job) {
+// Run a job, which the Stop button ends; an earlier one is ended first.
+async function runJob(job) {
   running?.abort();
   const mine = (running = new AbortController());
   $("stop").hidden = false;
@@ -74,23 +74,23 @@ async function work(job) {
   $("stop").hidden = $("meter").hidden = true;
 }
 
-function run() {
+function startReview() {
   const pgn = imported || $("pgn").value;
   [header, rows, summary] = [null, [], null];
   forget();
   $("reviewed").replaceChildren();
   showProgress("Reading the game…");
-  return work((signal) => (countGames(pgn) > 1 ? reviewGames(pgn, signal) : reviewOne(pgn, signal)));
+  return runJob((signal) => (countGames(pgn) > 1 ? reviewGames(pgn, signal) : reviewOne(pgn, signal)));
 }
 
 async function reviewOne(pgn, signal) {
   const [white, black] = [$("white"), $("black")].map(({ value }) => Number(value) || null);
   const settings = { pgn, network: $("network").value, source: $("source").value, white, black };
-  await stream("/api/review", settings, signal, take);
+  await stream("/api/review", settings, signal, addPart);
   if (!summary && !signal.aborted) throw new Error(BROKEN);
 }
 
-function take(part) {
+function addPart(part) {
   header ??= part.header;
   if (part.row) rows.push(part.row);
   summary = part.summary;
