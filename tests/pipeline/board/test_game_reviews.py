@@ -140,8 +140,6 @@ MISTAKES = {
     "captured at a loss": make_mistake("4k3/8/3p4/4p3/8/5N2/8/4K3 w - - 0 1", "Nxe5", "Kd2"),
     "put a piece en prise": make_mistake("4k3/8/3p4/4p3/8/5N2/8/4K3 w - - 0 1", "Nd4", "Kd2"),
     "left a piece hanging": make_mistake("4k3/8/3p4/8/4p3/5N2/8/4K3 w - - 0 1", "Kd2", "Nd4"),
-    "4k3/8/8/3p4/4N3/3P1P2/8/4K3 b - - 0 1", "dxe4", "fxe4", before="dxe4"
-    ),
     "did not recapture": make_mistake(
         "4k3/8/8/3p4/4N3/5P2/8/4K3 b - - 0 1", "Kd2", "fxe4", before="dxe4"
     ),
