@@ -65,7 +65,11 @@ def test_openings_and_time_trouble_are_counted() -> None:
     _, _, summary = review(lost * 2 + won * 5, "ME")
     (row,) = summary["openings"]
     assert (row["opening"], row["side"], row["games"]) == ("Open Game", "white", 5)
-    assert (row["score"], row["expected"]) == pytest.approx((1.0, 0.5))
+    assert (row["score"], row["expected"], row["difference"]) == pytest.approx((1.0, 0.5, 0.5))
+    # by chance, a mean of 5 results of 0 or 1 differs by less in 95 % of cases: 1.96 * 0.5 / sqrt(5)
+    assert row["error"] == pytest.approx(0.438, abs=1e-3)
+    assert not row["within_chance"]
+    assert summary["about_openings"].startswith("1 of 1 openings with at least 5 games")
     time = summary["time"]
     # the first move of each side has no clock before it; nobody was below 6 of 60 seconds
     assert (time["short"]["moves"], time["other"]["moves"]) == (0, 2 * 2 + 5 * 3)
@@ -75,7 +79,7 @@ def test_openings_and_time_trouble_are_counted() -> None:
 
 
 class LastFirst(LocalEngine):
-    """Other processes may end in this order."""
+    """Returns the results in reverse, as other processes might."""
 
     def map(self, function: Any, items: Any, cancelled: Any = never) -> Generator[Result]:
         function, items = pickle.loads(pickle.dumps((function, items)))

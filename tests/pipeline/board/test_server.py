@@ -1,4 +1,4 @@
-"""The page's server as a program asks it: positions, answers, reviews, and refusals."""
+"""The server's routes: positions, moves, reviews, networks, and refused requests."""
 
 import io
 import json
@@ -29,7 +29,7 @@ from pipeline.board.review import ReviewRequest, review
 from pipeline.board.server import MAX_BODY_BYTES, STATIC, make_app
 from pipeline.samples.shipped import EMBEDDED
 from tests.model.synthetic import TINY
-from tests.pipeline.board.games import SHORT, WITHOUT
+from tests.pipeline.board.games import SHORT, UNSCORED
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
 
@@ -52,7 +52,7 @@ def refusal(client: TestClient, name: str, **body: Any) -> str:
     return str(answer.json()["error"])
 
 
-def test_a_position_is_described_as_python_chess_knows_it(client: TestClient) -> None:
+def test_the_description_of_a_position_agrees_with_python_chess(client: TestClient) -> None:
     found = post(client, "state", moves=["e4", "c7c5", "nf3"], at=2)
     board = chess.Board()
     for word in ("e2e4", "c7c5"):
@@ -75,7 +75,7 @@ def test_a_position_is_described_as_python_chess_knows_it(client: TestClient) ->
         ("8/8/4k3/8/8/4K3/8/8 w - - 0 1", [], "Draw by insufficient material, 1/2-1/2"),
     ],
 )
-def test_a_finished_game_says_how_and_has_no_moves(
+def test_a_finished_game_has_a_result_and_no_moves(
     client: TestClient, start: str, moves: list[str], ending: str
 ) -> None:
     found = post(client, "state", start=start, moves=moves)
@@ -97,7 +97,7 @@ BARE = "7k/8/8/8/8/8/R7/K7 w - - 0 1"
         (BARE, "b time", "White wins on time, 1-0"),
     ],
 )
-def test_players_end_games_too(client: TestClient, start: str, over: str, ending: str) -> None:
+def test_players_can_end_a_game(client: TestClient, start: str, over: str, ending: str) -> None:
     assert post(client, "state", start=start, over=over)["ending"] == ending
     text = post(client, "save", start=start, over=over)["pgn"]
     assert f'[Result "{ending.rpartition(", ")[2]}"]' in text
@@ -105,7 +105,7 @@ def test_players_end_games_too(client: TestClient, start: str, over: str, ending
         assert post(client, "state", moves=["e4"], at=0, over=over)["ending"] == ""
 
 
-def test_the_king_castles_onto_its_rook(client: TestClient) -> None:
+def test_castling_may_be_written_as_the_king_taking_its_rook(client: TestClient) -> None:
     start = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
     assert post(client, "state", start=start, moves=["e1h1", "e8a8"])["moves"] == ["e1g1", "e8c8"]
 
@@ -123,7 +123,7 @@ def test_the_network_accepts_a_draw_only_if_it_is_not_better(client: TestClient)
         assert accepted or "move 10" in found["said"]
 
 
-def test_the_network_thinks_as_people_do_and_never_too_long(client: TestClient) -> None:
+def test_think_times_are_those_of_people_and_leave_time_on_the_clock(client: TestClient) -> None:
     game = {"network": "embedded", "moves": ["e4"], "time_control": "180+0"}
     for clock in (180, 20, 1, 0):
         times = [post(client, "play", clock=clock, **game)["seconds"] for _ in range(5)]
@@ -149,7 +149,7 @@ def test_the_strongest_style_mates_and_a_finished_game_has_no_answer(client: Tes
     assert "no legal move" in refusal(client, "play", moves=["Ra8"], **game)
 
 
-def test_ask_gives_the_players_own_probabilities_by_rating(client: TestClient) -> None:
+def test_ask_returns_the_policys_probabilities_by_rating(client: TestClient) -> None:
     found = post(client, "ask", network="embedded", moves=["e4", "e5"])
     board = chess.Board()
     for word in ("e4", "e5"):
@@ -240,7 +240,11 @@ GAMES = {
         ("state", {"moves": [], "more": 1}, "more"),
         ("play", {"network": "../../etc", "moves": []}, "no network"),
         ("play", {"network": "embedded", "rating": 10**9}, "rating"),
-        ("review", {"network": "embedded", "pgn": WITHOUT, "source": "game"}, "no evaluations"),
+        (
+            "review",
+            {"network": "embedded", "pgn": UNSCORED, "source": "game"},
+            "no evaluations",
+        ),
     ],
 )
 def test_a_bad_request_is_refused_in_one_line(
@@ -259,7 +263,7 @@ def test_other_pages_are_refused(client: TestClient) -> None:
     assert statuses == [403, 415, 415]
 
 
-def test_bodies_are_limited_whether_or_not_they_say_their_length(client: TestClient) -> None:
+def test_bodies_are_limited_with_and_without_a_content_length(client: TestClient) -> None:
     def chunks() -> Iterator[bytes]:
         for _ in range(2 * MAX_BODY_BYTES // 1024):
             yield b" " * 1024
