@@ -1,10 +1,10 @@
-"""Fit THINK_TIMES in pipeline/board/ask.py: the share of the clock that people spend on a move.
+"""Fit THINK_TIMES in pipeline/board/ask.py: the share of the clock that a move takes.
 
     python -m tests.pipeline.board.fit_think_times GAMES.pgn.zst... [--games 20000]
 
-Every [%clk] comment of the games is compared with the same player's comment before. Moves are
-grouped by speed, move number and the share of the starting time that is left, and the table's
-rows are printed. The first move of each side is left out, because its clock does not run.
+Each [%clk] comment is compared with the player's previous one. Moves are grouped by speed, move
+number and the share of the starting time that is left, and the table's rows are printed. The first
+move of each side is left out, because its clock does not run.
 """
 
 import re

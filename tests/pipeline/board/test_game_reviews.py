@@ -66,7 +66,7 @@ def test_openings_and_time_trouble_are_counted() -> None:
     (row,) = summary["openings"]
     assert (row["opening"], row["side"], row["games"]) == ("Open Game", "white", 5)
     assert (row["score"], row["expected"], row["difference"]) == pytest.approx((1.0, 0.5, 0.5))
-    # by chance, a mean of 5 results of 0 or 1 differs by less in 95 % of cases: 1.96 * 0.5 / sqrt(5)
+    # 95 % of means of five results of 0 or 1 are within 1.96 * 0.5 / sqrt(5) of 0.5
     assert row["error"] == pytest.approx(0.438, abs=1e-3)
     assert not row["within_chance"]
     assert summary["about_openings"].startswith("1 of 1 openings with at least 5 games")
