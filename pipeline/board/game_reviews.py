@@ -62,12 +62,11 @@ class GamesRequest(BaseModel):
 
 
 def review_games(
-    request: GamesRequest, checkpoint: Path, *, workers: int = 0, stop: Stop = never
+    request: GamesRequest, checkpoint: Path, *, stop: Stop = never
 ) -> Generator[Row, None, None]:
     """Yield the header, then after each game the number done, and after some the summary so far.
 
-    `workers` is the number of processes, 0 for one per core. Raises GameError if no game can be
-    read, and the errors of opening a checkpoint.
+    Raises GameError if no game can be read, and the errors of opening a checkpoint.
     """
     games, notes = _read_games(request.pgn)
     name = request.name or _find_most_frequent_player(games)
@@ -80,8 +79,7 @@ def review_games(
     if not own_games:
         raise GameError(f"{name!r} played none of these {len(games)} games: check the name")
     yield {"header": _make_header(name, games, own_games, notes)}
-    is_parallel = len(own_games) >= MIN_PARALLEL_GAMES
-    engine = LocalEngine((workers or count_cores()) if is_parallel else 1)
+    engine = LocalEngine(count_cores() if len(own_games) >= MIN_PARALLEL_GAMES else 1)
     reviewed: dict[int, GameReview] = {}
     with closing(engine.map(partial(review_game, checkpoint), own_games, stop)) as results:
         for number, status, value in results:

@@ -12,12 +12,12 @@ export function begin() {
 // Called after each change of the position.
 export async function show(shownOn) {
   [board, found] = [shownOn, null];
-  const mine = newest();
+  const version = newest();
   $("asked-about").hidden = Boolean(position.ending);
   if (position.ending) return say(`The game is over: ${position.ending}.`);
   say(`${position.turn === "w" ? "White" : "Black"} to move. Make moves on the board to explore.`);
   const answer = await ask("/api/ask", shown());
-  if (!answer || mine !== newest()) return;
+  if (!answer || version !== newest()) return;
   found = answer;
   drawArrows();
   showPeople();

@@ -68,9 +68,9 @@ function playTone(pitch, seconds) {
 async function showScore() {
   $("score-bar").hidden = !game.bar;
   if (!game.bar) return;
-  const mine = newest();
+  const version = newest();
   const score = modes[game.mode].score?.() ?? (await ask("/api/value", shown()))?.score;
-  if (score === undefined || mine !== newest()) return;
+  if (score === undefined || version !== newest()) return;
   const text = `White's expected score: ${score.toFixed(2)}`;
   for (const [name, value] of Object.entries({ "aria-valuenow": score, "aria-valuetext": text, title: text })) {
     $("score-bar").setAttribute(name, value);

@@ -124,10 +124,10 @@ export const onPosition = (listener) => (state.listener = listener);
 
 // Change the game, show the position and return true. If the server rejects the change, do nothing.
 export async function change(changes) {
-  const mine = ++state.version;
+  const version = ++state.version;
   const { start, moves, at, over, mode } = { ...game, ...changes };
   const found = await ask("/api/state", { start, moves, at, over: mode === "play" ? over : "" });
-  if (!found || mine !== state.version) return;
+  if (!found || version !== state.version) return;
   Object.assign(position, found);
   Object.assign(game, changes, { moves: found.moves });
   store();

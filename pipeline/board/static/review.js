@@ -62,15 +62,15 @@ function showProgress(text, wrong = false) {
 // Run a job, which the Stop button ends; an earlier one is ended first.
 async function runJob(job) {
   running?.abort();
-  const mine = (running = new AbortController());
+  const current = (running = new AbortController());
   $("stop").hidden = false;
   try {
-    await job(mine.signal);
+    await job(current.signal);
   } catch (error) {
-    if (mine === running) showProgress(error instanceof TypeError ? BROKEN : error.message, true);
+    if (current === running) showProgress(error instanceof TypeError ? BROKEN : error.message, true);
   }
-  if (mine !== running) return;
-  if (mine.signal.aborted) showProgress("Stopped.");
+  if (current !== running) return;
+  if (current.signal.aborted) showProgress("Stopped.");
   $("stop").hidden = $("meter").hidden = true;
 }
 
