@@ -106,7 +106,7 @@ $("typed").onsubmit = (event) => {
   event.preventDefault();
   if (game.mode === "play" && !playing.isMyTurn()) return say("It is not your move here.", true);
   make($("typed-move").value.trim());
-  $("typed").reset();
+  $("typed-move").value = ""; // a reset of the form would clear its switches too
 };
 $("go-back").onclick = () => goTo(game.at - 1);
 $("go-on").onclick = () => goTo(game.at + 1);

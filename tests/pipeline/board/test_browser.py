@@ -194,9 +194,12 @@ def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
             page.locator("#status.bad", has_text="not a legal move").wait_for()
         page.wait_for_timeout(300)  # the page counts every 0.2 s
         assert page.evaluate(clock) <= before, "a move that is refused adds no time"
+        page.check("#bar")
+        page.focus("#typed-move")
         page.keyboard.type(san)
         page.keyboard.press("Enter")
         page.locator("#moves button").nth(3).wait_for()
+        assert page.is_checked("#bar"), "a typed move leaves the switches as they are"
         assert read_moves(page)[2] == san
         page.focus("#tab-ask")
         page.keyboard.press("Enter")
