@@ -11,7 +11,7 @@ engine/evaluation/move_features.py.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,9 +156,12 @@ DEFINITIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Mistake:
-    """A move that lost expected score, with searches of the positions before and after it."""
+    """A move that lost expected score, with searches of the positions before and after it.
+
+    Move features are by name (engine/evaluation/move_features.py), and all 0 for no move.
+    """
 
     board: chess.Board
     """The position before the move, with the last moves."""
@@ -170,56 +173,57 @@ class Mistake:
     after: Play | None
     """None if the move ended the game."""
 
+    @property
+    def best(self) -> chess.Move:
+        """The best move."""
+        return self.before.move
 
-@dataclass(frozen=True, slots=True)
-class _Evidence:
-    """The facts about a mistake that decide its kind. Move features are by name."""
+    @cached_property
+    def board_after(self) -> chess.Board:
+        """The position after the move."""
+        after = self.board.copy(stack=False)
+        after.push(self.move)
+        return after
 
-    mistake: Mistake
-    board: chess.Board
-    move: chess.Move
-    best: chess.Move
-    after: chess.Board
-    """The position after the move."""
-    answer: chess.Move | None
-    """The opponent's best answer; None if the move ended the game."""
-    is_endgame: bool
-    played: Mapping[str, int]
-    """Features of the move played."""
-    better: Mapping[str, int]
-    """Features of the best move."""
-    reply: Mapping[str, int]
-    """Features of the answer; all 0 without one."""
-    line: int
-    """Material that the player gains by the move, the answer and its variation."""
-    best_line: int
-    """Material that the player gains by the best move and its variation."""
+    @cached_property
+    def played(self) -> dict[str, int]:
+        """Features of the move played."""
+        return _read_features(self.board, self.move)
 
+    @cached_property
+    def better(self) -> dict[str, int]:
+        """Features of the best move."""
+        return _read_features(self.board, self.best)
 
-def _gather(mistake: Mistake) -> _Evidence:
-    board, move, best = mistake.board, mistake.move, mistake.before.move
-    answer, rest = None, tuple[chess.Move, ...]()
-    reply = dict.fromkeys(FEATURES, 0)
-    after = board.copy(stack=False)
-    after.push(move)
-    if mistake.after is not None:
-        answer, rest = mistake.after.move, mistake.after.moves[0].variation
-        (reply,) = _read_features(after, [answer])
-    played, better = _read_features(board, [move, best])
-    return _Evidence(
-        *(mistake, board, move, best, after, answer, find_phase(board) == "endgame"),
-        *(played, better, reply),
-        line=measure_line(board, [move, *rest]),
-        best_line=measure_line(board, mistake.before.moves[0].variation),
-    )
+    @cached_property
+    def reply(self) -> dict[str, int]:
+        """Features of the opponent's best answer."""
+        return _read_features(self.board_after, self.after.move if self.after else None)
+
+    @cached_property
+    def gain(self) -> int:
+        """Material that the player gains by the move, the best answer and its variation."""
+        answers = self.after.moves[0].variation if self.after else ()
+        return measure_line(self.board, [self.move, *answers])
+
+    @cached_property
+    def best_gain(self) -> int:
+        """Material that the player gains by the best move and its variation."""
+        return measure_line(self.board, self.before.moves[0].variation)
+
+    @cached_property
+    def is_endgame(self) -> bool:
+        """Whether the position before the move is an endgame."""
+        return find_phase(self.board) == "endgame"
 
 
-def _read_features(board: chess.Board, moves: Sequence[chess.Move]) -> list[dict[str, int]]:
-    """Return the move features of legal moves, by name."""
+def _read_features(board: chess.Board, move: chess.Move | None) -> dict[str, int]:
+    """Return the features of a legal move by name."""
+    if move is None:
+        return dict.fromkeys(FEATURES, 0)
     found = legal_move_features(planes_of([board]))
-    rows = dict(zip(found["moves"].tolist(), found["move_features"].tolist(), strict=True))
-    chosen = (rows[label_of(move, board.turn)] for move in moves)
-    return [dict(zip(FEATURES, row, strict=True)) for row in chosen]
+    row = found["moves"].tolist().index(label_of(move, board.turn))
+    return dict(zip(FEATURES, found["move_features"][row].tolist(), strict=True))
 
 
 def measure_line(board: chess.Board, line: Sequence[chess.Move]) -> int:
@@ -258,6 +262,11 @@ def _is_recapture(board: chess.Board, move: chess.Move) -> bool:
     return before.is_capture(before.pop())
 
 
+def _measure_capture(features: Mapping[str, int]) -> int:
+    """Return what a move wins by captures on its target square; negative for a loss."""
+    return features["takes"] - features["risks"]
+
+
 def _measure_exposure(features: Mapping[str, int]) -> int:
     """Return what the opponent can win by captures on one square, less what the move took."""
     return max(features["risks"], features["leaves"]) - features["takes"]
@@ -266,7 +275,7 @@ def _measure_exposure(features: Mapping[str, int]) -> int:
 def _is_fork(features: Mapping[str, int]) -> bool:
     """Return whether a move is a fork: two attacks, or a check and an attack, at no loss."""
     attacked = "threatens" if features["check"] else "threatens_next"
-    return features["risks"] <= features["takes"] and features[attacked] >= TWO_PAWNS
+    return _measure_capture(features) >= 0 and features[attacked] >= TWO_PAWNS
 
 
 def advances_passed_pawn(board: chess.Board, move: chess.Move) -> bool:
@@ -292,22 +301,22 @@ def opens_king(board: chess.Board, move: chess.Move) -> bool:
     return beside and home <= 1 and home < pawn <= home + 2
 
 
-KINDS: Mapping[str, tuple[str, Callable[[_Evidence], bool]]] = {
+KINDS: Mapping[str, tuple[str, Callable[[Mistake], bool]]] = {
     "missed a mate": (
         "The search proves a mate, and the move played keeps no win.",
-        lambda it: it.mistake.before.moves[0].mate > 0 and it.mistake.score_after < WON_SCORE,
+        lambda it: it.before.moves[0].mate > 0 and it.score_after < WON_SCORE,
     ),
     "allowed a mate": (
         "After the move, the search proves a mate for the opponent.",
-        lambda it: it.mistake.after is not None and it.mistake.after.moves[0].mate > 0,
+        lambda it: it.after is not None and it.after.moves[0].mate > 0,
     ),
     "captured at a loss": (
         "The opponent's recaptures win more than the capture took.",
-        lambda it: 0 < it.played["takes"] <= it.played["risks"] - TWO_PAWNS,
+        lambda it: it.played["takes"] > 0 and _measure_capture(it.played) <= -TWO_PAWNS,
     ),
     "put a piece en prise": (
         "The opponent wins the piece on the square to which it moved.",
-        lambda it: it.played["risks"] - it.played["takes"] >= TWO_PAWNS,
+        lambda it: _measure_capture(it.played) <= -TWO_PAWNS,
     ),
     "left a piece hanging": (
         "The opponent wins a piece on another square, worth more than the move took; after the best"
@@ -320,11 +329,7 @@ KINDS: Mapping[str, tuple[str, Callable[[_Evidence], bool]]] = {
     ),
     "missed a capture": (
         "The best move wins material by captures on one square; the move played does not.",
-        lambda it: (
-            it.better["takes"] - it.better["risks"]
-            >= TWO_PAWNS
-            > it.played["takes"] - it.played["risks"]
-        ),
+        lambda it: _measure_capture(it.better) >= TWO_PAWNS > _measure_capture(it.played),
     ),
     "allowed a fork": (
         "The opponent's best answer attacks two pieces that can be won, or gives check and attacks"
@@ -337,16 +342,18 @@ KINDS: Mapping[str, tuple[str, Callable[[_Evidence], bool]]] = {
     ),
     "allowed a tactic": (
         "The opponent wins material in the line that follows.",
-        lambda it: it.line <= -TWO_PAWNS,
+        lambda it: it.gain <= -TWO_PAWNS,
     ),
     "missed a tactic": (
         "The best line wins material; the line after the move played does not.",
-        lambda it: it.best_line >= TWO_PAWNS > it.line,
+        lambda it: it.best_gain >= TWO_PAWNS > it.gain,
     ),
     "let a passed pawn advance": (
         "In an endgame, the opponent's best answer is a move of a passed pawn.",
         lambda it: (
-            it.is_endgame and it.answer is not None and advances_passed_pawn(it.after, it.answer)
+            it.is_endgame
+            and it.after is not None
+            and advances_passed_pawn(it.board_after, it.after.move)
         ),
     ),
     "did not advance a passed pawn": (
@@ -368,11 +375,7 @@ KINDS: Mapping[str, tuple[str, Callable[[_Evidence], bool]]] = {
     ),
     "missed a pawn": (
         "The best move wins a pawn by captures on one square; the move played does not.",
-        lambda it: (
-            it.better["takes"] - it.better["risks"]
-            >= PAWN
-            > it.played["takes"] - it.played["risks"]
-        ),
+        lambda it: _measure_capture(it.better) >= PAWN > _measure_capture(it.played),
     ),
     "traded when it should not": (
         "The move captures, and the best move does not.",
@@ -393,8 +396,7 @@ KINDS: Mapping[str, tuple[str, Callable[[_Evidence], bool]]] = {
 
 def find_kind(mistake: Mistake) -> str:
     """Return the first of KINDS that fits."""
-    evidence = _gather(mistake)
-    return next(name for name, (_, fits) in KINDS.items() if fits(evidence))
+    return next(name for name, (_, fits) in KINDS.items() if fits(mistake))
 
 
 def find_phase(board: chess.Board) -> str:
