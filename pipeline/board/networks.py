@@ -87,25 +87,24 @@ def read_people(folder: Path) -> People:
 
 def _describe(name: str, folder: Path) -> dict[str, Any]:
     """Return what the page shows of a network: what it was trained on, and how well it predicts."""
-    card, imitated, is_embedded = (
-        _read_card(folder),
-        read_player(folder),
-        folder.resolve() == EMBEDDED,
-    )
-    people, rating = read_people(folder), 0
-    parts, training = [name, _describe_accuracy(folder, card)], card["training"]
-    if imitated is not None:
-        parts, rating = [f"imitation of {imitated.names[0]}"], imitated.rating
-        parts += [f"{rating:,}"] if rating else []
-        training = f"the moves of {imitated.names[0]} in {imitated.games:,} games"
-    parts += [] if card["finished"] else ["unfinished"]
+    card, imitated, people = _read_card(folder), read_player(folder), read_people(folder)
+    is_embedded, rating = folder.resolve() == EMBEDDED, 0
     date = datetime.fromtimestamp(_read_time(folder), UTC).date().isoformat()
-    parts += [EMBEDDED_GAMES, EMBEDDED_DATE] if is_embedded else [*card["datasets"][:2], date]
-    if is_embedded:
+    if imitated is not None:
+        rating = imitated.rating
+        facts = [f"imitation of {imitated.names[0]}", f"{rating:,}" if rating else "", date]
+        training = f"the moves of {imitated.names[0]} in {imitated.games:,} games"
+    elif is_embedded:
+        facts = [name, _describe_accuracy(folder, card), EMBEDDED_GAMES, EMBEDDED_DATE]
         training = f"games between people on Lichess, {EMBEDDED_GAMES}"
+    else:
+        facts = [name, _describe_accuracy(folder, card), *card["datasets"][:2], date]
+        training = card["training"]
+    if not card["finished"]:
+        facts.insert(1, "unfinished")
     return {
         "name": name,
-        "label": _clean(", ".join(filter(None, parts)), MAX_LABEL_CHARS),
+        "label": _clean(", ".join(filter(None, facts)), MAX_LABEL_CHARS),
         "training": _clean(training, MAX_TRAINING_CHARS),
         "people": people.name,
         "is_one_person": people.is_one_person,
@@ -123,9 +122,8 @@ def _describe_accuracy(folder: Path, card: Mapping[str, Any]) -> str:
     reports = [*(REPORTS / name).rglob("report.json")] if is_own else []
     for path in sorted(reports, key=_read_time, reverse=True):
         with suppress(*MALFORMED):
-            (row,) = (
-                row for row in parse_json(path.read_bytes())["reports"] if row["name"] == name
-            )
+            rows = parse_json(path.read_bytes())["reports"]
+            (row,) = (row for row in rows if row["name"] == name)
             if _read_time(path) >= _read_time(folder):  # of this network, not of an earlier one
                 return f"{100 * row['top1']:.1f} % in its report"
     top1 = card["validation_top1"]
