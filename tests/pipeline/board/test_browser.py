@@ -322,7 +322,7 @@ def test_a_new_imitation_is_preselected_and_named_and_reviews_use_the_embedded_n
         assert page.inner_text("#rating-shown") == "1850"
         assert page.inner_text("#style option >> nth=0") == "Like Ada, mistakes included"
         make_move(page, chess.Move.from_uci("e2e4"))
-        assert "which Ada would play with a probability of" in wait_for_turn(page)
+        page.locator("#status", has_text="which Ada would play with a probability of").wait_for()
         page.click("#tab-ask")
         page.locator("h2", has_text="Probability that Ada plays each move, by rating").wait_for()
         page.click("#tab-review")
