@@ -34,7 +34,7 @@ class PlayRequest(GameSoFar):
     strongest: play the search's best move."""
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
-    """Seconds left on the network's clock, for networks that read it."""
+    """Seconds left on the network's clock; None without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class People:
 
 
 PLAYERS = People()
+"""Players in general, as of the embedded network."""
 
 
 def answer(request: PlayRequest, player: Player, people: People = PLAYERS) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def _given_time_control(request: GameSoFar, player: Player) -> str | None:
 
 # ---------------------------------------------------------------- ask
 
-RATINGS = tuple(range(800, 2601, 100))
+ASKED_RATINGS = tuple(range(800, 2601, 100))
 """Ratings at which the policy is evaluated; both players get the same rating."""
 MAX_CURVES, MAX_LINES = 6, 4
 """Number of moves shown with a curve, and number shown with a variation."""
@@ -165,7 +166,7 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
         curves.append({"uci": move.uci(), "san": board.san(move), "share": share})
     searched = [found for found in analysis.moves[:MAX_LINES] if found.visits or found.mate]
     return {
-        "ratings": RATINGS,
+        "ratings": ASKED_RATINGS,
         "curves": curves,
         "text": text,
         "lines": [_describe_line(found, board) for found in searched],
@@ -180,9 +181,9 @@ def _read_policies(
     """Return the legal moves and their probabilities float64[R, A]."""
     if reads_ratings(player):
         time_control = _given_time_control(request, player)
-        return player.policies(board, RATINGS, time_control=time_control)
+        return player.policies(board, ASKED_RATINGS, time_control=time_control)
     known = player.choose(board, temperature=0).probabilities
-    return list(known), np.tile(list(known.values()), (len(RATINGS), 1))
+    return list(known), np.tile(list(known.values()), (len(ASKED_RATINGS), 1))
 
 
 def _describe_line(found: Line, board: chess.Board) -> dict[str, Any]:
