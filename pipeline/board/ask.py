@@ -1,8 +1,9 @@
-"""Ask a network about a position: its move, and the moves that players of each rating would play.
+"""Ask a network for its move, and for the moves that players of each rating would play.
 
 Axes: R ratings, A legal moves.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import chess
@@ -15,14 +16,13 @@ from engine.player.policy import parse_time_control
 from model.inference.player import Player
 from pipeline.board.game import GameSoFar, describe_end, number_moves
 from pipeline.board.show import planes_of_view
-from pipeline.board.think_times import draw_seconds
 from pipeline.dataset.strata import CLASSES, speed_class
 
 SIMULATIONS = 64
 """Simulations per search."""
 UNTIMED_SPEED = "rapid"
 """Speed assumed for a game without a clock."""
-DRAW_MOVE, DRAW_SCORE = 10, 0.5
+MIN_DRAW_MOVE, MAX_DRAW_SCORE = 10, 0.5
 """The network accepts a draw from this move on, if it expects at most this score."""
 
 
@@ -34,28 +34,46 @@ class PlayRequest(GameSoFar):
     strongest: play the search's best move."""
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
-    """Seconds left on the network's clock, for networks that read it."""
+    """Seconds left on the network's clock; None without a clock."""
 
 
-def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class People:
+    """The people whose moves a network predicts."""
+
+    name: str = "players"
+    is_one_person: bool = False
+
+    def describe_share(self, share: float, rated: str = "") -> str:
+        """Say how likely a move is: `34% of players would play`; `rated` follows the name."""
+        if self.is_one_person:
+            return f"{self.name} would play with a probability of {share:.0%}"
+        return f"{share:.0%} of {self.name}{rated} would play"
+
+
+PLAYERS = People()
+"""Players in general, as of the embedded network."""
+
+
+def answer(request: PlayRequest, player: Player, people: People = PLAYERS) -> dict[str, Any]:
     """Return the network's move, a sentence about it, and the seconds to think about it.
 
     Raises GameOverError.
     """
     board = request.board()
-    move, probability = _choose(request, player, board)
-    who = "players"
-    if reads_ratings(player):
-        speed = f" in Lichess {name_speed(request.time_control)}" if reads_speed(player) else ""
-        who += f" rated {request.rating}{speed}"
-    people = "" if probability is None else f", which {probability:.0%} of {who} would play"
+    move, probability = _choose_move(request, player, board)
+    said = f"It played {board.san(move)}"
+    if probability is not None:
+        rated = f" rated {request.rating}" if reads_ratings(player) else ""
+        if rated and reads_speed(player):
+            rated += f" in Lichess {name_speed(request.time_control)}"
+        said += f", which {people.describe_share(probability, rated)}"
     seconds = 0.0
     if request.clock is not None and request.time_control:
         base, _ = parse_time_control(request.time_control)
         random = np.random.default_rng()
         seconds = draw_seconds(base, board.fullmove_number, request.clock, random)
-    said = f"It played {board.san(move)}{people}."
-    return {"move": move.uci(), "said": said, "seconds": seconds}
+    return {"move": move.uci(), "said": f"{said}.", "seconds": seconds}
 
 
 def estimate_score(board: chess.Board, player: Player) -> float:
@@ -68,17 +86,17 @@ def estimate_score(board: chess.Board, player: Player) -> float:
 
 
 def consider_draw(request: GameSoFar, player: Player) -> dict[str, Any]:
-    """Answer a draw that the side to move offers: whether the network accepts, and why."""
+    """Return whether the network accepts a draw that the side to move offers, and why not."""
     board = request.board()
     score = estimate_score(board, player)
-    own = 1 - score if board.turn else score
-    accepted = board.fullmove_number >= DRAW_MOVE and own <= DRAW_SCORE
-    rule = f"It accepts from move {DRAW_MOVE} on, if it expects at most {DRAW_SCORE}."
-    said = f"The network declines the draw: it expects {own:.2f} of a point. {rule}"
+    network_score = 1 - score if board.turn else score
+    accepted = board.fullmove_number >= MIN_DRAW_MOVE and network_score <= MAX_DRAW_SCORE
+    rule = f"It accepts from move {MIN_DRAW_MOVE} on, if it expects at most {MAX_DRAW_SCORE}."
+    said = f"The network declines the draw: it expects {network_score:.2f} of a point. {rule}"
     return {"accepted": accepted, "said": "" if accepted else said}
 
 
-def _choose(
+def _choose_move(
     request: PlayRequest, player: Player, board: chess.Board
 ) -> tuple[chess.Move, float | None]:
     if request.style == "strongest":
@@ -118,7 +136,7 @@ def _given_time_control(request: GameSoFar, player: Player) -> str | None:
 
 # ---------------------------------------------------------------- ask
 
-RATINGS = tuple(range(800, 2601, 100))
+ASKED_RATINGS = tuple(range(800, 2601, 100))
 """Ratings at which the policy is evaluated; both players get the same rating."""
 MAX_CURVES, MAX_LINES = 6, 4
 """Number of moves shown with a curve, and number shown with a variation."""
@@ -148,7 +166,7 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
         curves.append({"uci": move.uci(), "san": board.san(move), "share": share})
     searched = [found for found in analysis.moves[:MAX_LINES] if found.visits or found.mate]
     return {
-        "ratings": RATINGS,
+        "ratings": ASKED_RATINGS,
         "curves": curves,
         "text": text,
         "lines": [_describe_line(found, board) for found in searched],
@@ -163,9 +181,9 @@ def _read_policies(
     """Return the legal moves and their probabilities float64[R, A]."""
     if reads_ratings(player):
         time_control = _given_time_control(request, player)
-        return player.policies(board, RATINGS, time_control=time_control)
+        return player.policies(board, ASKED_RATINGS, time_control=time_control)
     known = player.choose(board, temperature=0).probabilities
-    return list(known), np.tile(list(known.values()), (len(RATINGS), 1))
+    return list(known), np.tile(list(known.values()), (len(ASKED_RATINGS), 1))
 
 
 def _describe_line(found: Line, board: chess.Board) -> dict[str, Any]:
@@ -179,3 +197,57 @@ def _describe_line(found: Line, board: chess.Board) -> dict[str, Any]:
 def draw_plane(bits: NDArray[np.uint8]) -> str:
     """Return an SVG path of the squares set in a plane, uint8[8, 8]; one square is one unit."""
     return "".join(f"M{column} {row}h1v1h-1z" for row, column in np.argwhere(bits).tolist())
+
+
+# ---------------------------------------------------------------- time to think
+
+THINK_QUANTILES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98)
+"""Quantiles in each row of THINK_TIMES; longer times than the last one are not drawn."""
+MIN_BLITZ_SECONDS = 180
+"""Starting time below which a game is bullet."""
+MOVE_BOUNDS, LEFT_BOUNDS = (9, 21, 41), (0.2, 0.5)
+"""Bounds of the groups: move number, and share of the starting time that is left."""
+THINK_TIMES = {
+    (0, 0, 2): (0.0, 0.0, 0.008, 0.017, 0.019, 0.045, 0.11),
+    (0, 1, 1): (0.0, 0.034, 0.069, 0.103, 0.154, 0.317, 0.638),
+    (0, 1, 2): (0.0, 0.0, 0.02, 0.035, 0.053, 0.111, 0.243),
+    (0, 2, 0): (0.0, 0.0, 0.1, 0.167, 0.25, 0.5, 1.0),
+    (0, 2, 1): (0.0, 0.0, 0.044, 0.071, 0.111, 0.2, 0.39),
+    (0, 2, 2): (0.0, 0.005, 0.026, 0.042, 0.065, 0.133, 0.29),
+    (0, 3, 0): (0.0, 0.0, 0.0, 0.091, 0.182, 0.417, 1.0),
+    (0, 3, 1): (0.0, 0.0, 0.022, 0.049, 0.077, 0.154, 0.277),
+    (0, 3, 2): (0.0, 0.0, 0.013, 0.024, 0.035, 0.087, 0.189),
+    (1, 0, 1): (0.0, 0.0, 0.007, 0.012, 0.023, 0.043, 0.081),
+    (1, 0, 2): (0.0, 0.001, 0.004, 0.007, 0.011, 0.029, 0.071),
+    (1, 1, 0): (0.0, 0.033, 0.091, 0.173, 0.272, 0.5, 0.82),
+    (1, 1, 1): (0.0, 0.01, 0.025, 0.043, 0.079, 0.179, 0.381),
+    (1, 1, 2): (0.0, 0.004, 0.01, 0.017, 0.031, 0.072, 0.156),
+    (1, 2, 0): (0.0, 0.024, 0.065, 0.114, 0.2, 0.409, 0.727),
+    (1, 2, 1): (0.0, 0.01, 0.025, 0.045, 0.079, 0.17, 0.352),
+    (1, 2, 2): (0.0, 0.004, 0.011, 0.02, 0.035, 0.079, 0.176),
+    (1, 3, 0): (0.0, 0.0, 0.034, 0.067, 0.125, 0.3, 0.667),
+    (1, 3, 1): (0.0, 0.005, 0.014, 0.023, 0.039, 0.085, 0.195),
+    (1, 3, 2): (0.0, 0.001, 0.005, 0.009, 0.016, 0.039, 0.1),
+}
+"""Share of the remaining time at each of THINK_QUANTILES, by speed, move number and time left."""
+MAX_CLOCK_SHARE = 0.2
+"""Maximum share of the remaining time for a move, so that the clock lasts."""
+RESERVE_SECONDS = 0.5
+"""Seconds that a move leaves on the clock, for the network and the page."""
+
+
+def think_time_key(initial: float, move: int, left: float) -> tuple[int, int, int]:
+    """Return the key of THINK_TIMES: starting time, move number, seconds left on the clock."""
+    speed, moves = int(initial >= MIN_BLITZ_SECONDS), int(np.digitize(move, MOVE_BOUNDS))
+    return speed, moves, int(np.digitize(left / initial, LEFT_BOUNDS))
+
+
+def draw_seconds(initial: float, move: int, left: float, random: np.random.Generator) -> float:
+    """Draw the seconds that a person thinks about a move, limited so that the clock lasts."""
+    speed, moves, rest = think_time_key(max(initial, 1.0), move, left)
+    # early in a game, hardly any clock is low: use the next group that was measured
+    keys = ((speed, moves, more) for more in range(rest, len(LEFT_BOUNDS) + 1))
+    row = next(THINK_TIMES[key] for key in keys if key in THINK_TIMES)
+    quantile = random.uniform(0, THINK_QUANTILES[-1])
+    share = min(float(np.interp(quantile, THINK_QUANTILES, row)), MAX_CLOCK_SHARE)
+    return min(share * left, max(left - RESERVE_SECONDS, 0.0))

@@ -1,8 +1,9 @@
-"""Parse, validate and describe the game in a request, and write it as PGN."""
+"""Parse, validate and describe games: the one in a request, and those of a PGN text."""
 
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TextIO
 
 import chess
@@ -13,22 +14,25 @@ from engine.board.position import FenError
 from engine.errors import UserError
 from engine.player.boards import parse_playable
 from engine.player.policy import parse_time_control
+from pipeline.board import scores
 
-MAX_PLIES = 2_000
-TAGS = (
+MAX_PLIES, MAX_TAG_CHARS = 2_000, 100
+"""Maximum number of half-moves of a game, and of characters shown of a tag."""
+SAVED_TAGS = (
     *("Event", "Site", "Date", "White", "Black", "WhiteElo", "BlackElo", "WhiteType", "BlackType"),
     *("TimeControl", "Opening", "Style"),
 )
 """Tags that a saved game may have, besides its result."""
 Over = Literal["", "w resigns", "b resigns", "w time", "b time", "agreed"]
 """How players ended a game: the side that resigned or ran out of time, or a draw by agreement."""
-REASONS = {
+ENDINGS = {
     chess.Termination.CHECKMATE: "by checkmate",
     chess.Termination.STALEMATE: "by stalemate",
     chess.Termination.INSUFFICIENT_MATERIAL: "by insufficient material",
     chess.Termination.SEVENTYFIVE_MOVES: "by the seventy-five-move rule",
     chess.Termination.FIVEFOLD_REPETITION: "by fivefold repetition",
 }
+"""Phrases for the ends of a game by the rules."""
 
 
 class GameError(UserError):
@@ -71,15 +75,15 @@ class GameSoFar(BaseModel):
 
 def _parse_move(board: chess.Board, word: str) -> chess.Move:
     """Parse a move in UCI or SAN; the letter of the piece may be lowercase."""
-    reads = (board.parse_uci, word), (board.parse_san, word), (board.parse_san, word.capitalize())
-    for read, text in reads:
+    parsers = (board.parse_uci, word), (board.parse_san, word), (board.parse_san, word.capitalize())
+    for parse, text in parsers:
         with suppress(ValueError):
-            if move := read(text):
+            if move := parse(text):
                 return move
     raise GameError(f"{word!r} is not a legal move in this position")
 
 
-def describe(game: GameSoFar) -> dict[str, Any]:
+def describe_position(game: GameSoFar) -> dict[str, Any]:
     """Describe a position for the page: pieces, legal moves, moves so far, result."""
     whole, board = game.replay(), game.board()
     at_end = len(board.move_stack) == len(whole.move_stack)
@@ -106,7 +110,7 @@ def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
     reason = ""
     winner: chess.Color | None = None
     if outcome := board.outcome():
-        winner, reason = outcome.winner, REASONS[outcome.termination]
+        winner, reason = outcome.winner, ENDINGS[outcome.termination]
     elif board.is_repetition(3):
         reason = "by threefold repetition"
     elif board.is_fifty_moves():
@@ -121,15 +125,15 @@ def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
     if not reason:
         return "", ""
     result = "1/2-1/2" if winner is None else "1-0" if winner else "0-1"
-    who = "Draw" if winner is None else f"{chess.COLOR_NAMES[winner].title()} wins"
-    return result, f"{who} {reason}, {result}"
+    verdict = "Draw" if winner is None else f"{chess.COLOR_NAMES[winner].title()} wins"
+    return result, f"{verdict} {reason}, {result}"
 
 
 def write_pgn(request: GameSoFar) -> str:
-    """Return a game as PGN, with only the tags in TAGS, and without quotes in their values."""
+    """Return a game as PGN, with the tags in SAVED_TAGS; quotes and backslashes are removed."""
     board = request.replay()
     game = chess.pgn.Game.from_board(board)
-    for name in TAGS:
+    for name in SAVED_TAGS:
         chars = [char for char in request.tags.get(name, "")[:80] if char.isprintable()]
         if value := "".join(chars).translate({ord('"'): None, ord("\\"): None}):
             game.headers[name] = value
@@ -141,7 +145,7 @@ def write_pgn(request: GameSoFar) -> str:
 
 
 class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
-    """Collects a game's moves without variations, and its errors without logging them."""
+    """Builds a game without its variations, and keeps its errors instead of logging them."""
 
     def begin_variation(self) -> Any:
         """Skip a variation: python-chess would copy the whole game for each."""
@@ -186,6 +190,18 @@ def check_game(game: chess.pgn.Game) -> chess.pgn.Game:
     return game
 
 
+def read_tags(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of a game that have a value, each cut to MAX_TAG_CHARS."""
+    return {name: text[:MAX_TAG_CHARS] for name, text in headers.items() if text.strip("?.*")}
+
+
+def name_game(headers: Mapping[str, str]) -> str:
+    """Return a game's players and result."""
+    tags = read_tags(headers)
+    names = f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')}"
+    return f"{names} {tags.get('Result', '')}"
+
+
 def read_rating(tags: Mapping[str, str], side: str) -> int | None:
     """Return the rating of `white` or `black` in a game's tags; None if absent or invalid."""
     text = tags.get(f"{side.title()}Elo", "")
@@ -210,3 +226,60 @@ def number_moves(moves: Sequence[chess.Move], board: chess.Board) -> list[str]:
         sans.append((number if after.turn or not sans else "") + after.san(move))
         after.push(move)
     return sans
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerGame:
+    """A game seen by one of its players, small enough to send to another process."""
+
+    index: int
+    """Number of the game in the text."""
+    color: chess.Color
+    """The player's color."""
+    tags: Mapping[str, str]
+    start: str
+    """FEN of the first position."""
+    moves: tuple[chess.Move, ...]
+    white_scores: tuple[float, ...]
+    """White's expected score in each position by the [%eval] comments; empty without them."""
+    clocks: Mapping[int, float]
+    """Seconds left after a half-move on the clock of the side that made it; the first is 1."""
+
+    def tag(self, name: str) -> str:
+        """Return a tag, or "" if it is unknown."""
+        return self.tags.get(name, "").strip("?")
+
+    @property
+    def score(self) -> float | None:
+        """The player's score, 0 to 1; None if the game has no result."""
+        white = {"1-0": 1.0, "1/2-1/2": 0.5, "0-1": 0.0}.get(self.tag("Result"))
+        return white if white is None or self.color else 1 - white
+
+    @property
+    def expected(self) -> float | None:
+        """The score that the ratings predict; None if one is unknown."""
+        own, other = (
+            read_rating(self.tags, chess.COLOR_NAMES[side]) for side in (self.color, not self.color)
+        )
+        return None if own is None or other is None else 1 / (1 + 10 ** ((other - own) / 400))
+
+    @property
+    def opening(self) -> str:
+        """The opening's name without its variation, or else the first four half-moves."""
+        if name := self.tag("Opening"):
+            return name.partition(":")[0][:80]
+        return " ".join(number_moves(self.moves[:4], chess.Board(self.start)))
+
+
+def read_player_game(index: int, game: chess.pgn.Game, color: chess.Color) -> PlayerGame:
+    """Return a parsed game from the side of the player with `color`."""
+    nodes: list[chess.pgn.GameNode] = [game, *game.mainline()]
+    clocks: dict[int, float] = {}
+    for ply, node in enumerate(nodes):
+        with suppress(ValueError, OverflowError):  # numbers with hundreds of digits
+            if (left := node.clock()) is not None:
+                clocks[ply] = left
+    moves = tuple(game.mainline_moves())
+    has_scores = scores.has_scores(game)
+    white = tuple(scores.score_in_game(node) for node in nodes) if has_scores else ()
+    return PlayerGame(index, color, dict(game.headers), game.board().fen(), moves, white, clocks)

@@ -21,18 +21,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine.cores import count_cores
 from engine.errors import UserError
 from engine.progress import Stop, never
-from pipeline.board.game import GameError, check_game, read_next
-from pipeline.board.lichess import MAX_GAMES
-from pipeline.board.mistakes import (
-    DEFINITIONS,
-    KINDS,
-    GameReview,
-    OwnGame,
-    Row,
-    read_own_game,
-    review_game,
+from pipeline.board.game import (
+    GameError,
+    PlayerGame,
+    check_game,
+    name_game,
+    read_next,
+    read_player_game,
 )
-from pipeline.board.review import name_game
+from pipeline.board.lichess import MAX_GAMES
+from pipeline.board.mistakes import DEFINITIONS, KINDS, GameReview, Row, review_game
 from pipeline.evaluation.figures import NORMAL_95
 from pipeline.executors.local import Failure, LocalEngine
 from pipeline.storage.tables import align_columns
@@ -41,12 +39,19 @@ MIN_PARALLEL_GAMES = 16
 """Minimum number of games for which starting processes saves time."""
 MAX_READ_GAMES = 2 * MAX_GAMES
 """Maximum number of games to read while collecting MAX_GAMES that can be reviewed."""
-MIN_OPENING_GAMES, MAX_OPENINGS, MAX_MISTAKES, MAX_EXAMPLES = 5, 12, 10, 5
-Reviews = Sequence[tuple[OwnGame, GameReview]]
+SUMMARY_GAMES = 10
+"""Number of games after which the summary so far is sent."""
+MIN_OPENING_GAMES = 5
+"""Minimum number of games for which an opening is listed."""
+MAX_OPENINGS, MAX_MISTAKES, MAX_EXAMPLES = 12, 10, 5
+"""Maximum number of openings and of kinds of mistakes listed, and of examples for each."""
+EXAMPLE_PLY = 16
+"""Half-moves after which the example of an opening is shown."""
+Reviews = Sequence[tuple[PlayerGame, GameReview]]
 
 
 class GamesRequest(BaseModel):
-    """Games of a player to review."""
+    """Request to review all games of one player."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -57,35 +62,35 @@ class GamesRequest(BaseModel):
 
 
 def review_games(
-    request: GamesRequest, checkpoint: Path, *, workers: int = 0, stop: Stop = never
+    request: GamesRequest, checkpoint: Path, *, stop: Stop = never
 ) -> Generator[Row, None, None]:
-    """Yield the header, then after each game the number done, and sometimes the summary so far.
+    """Yield the header, then after each game the number done, and after some the summary so far.
 
-    `workers` is the number of processes, 0 for one per core. Raises GameError if no game can be
-    read, and the errors of opening a checkpoint.
+    Raises GameError if no game can be read, and the errors of opening a checkpoint.
     """
     games, notes = _read_games(request.pgn)
-    name = request.name or _most_frequent(games)
-    own = [
-        read_own_game(index, game, side == "White")
+    name = request.name or _find_most_frequent_player(games)
+    own_games = [
+        read_player_game(index, game, side == "White")
         for index, game in enumerate(games)
         for side in ("White", "Black")
         if game.headers.get(side, "").casefold() == name.casefold()
     ]
-    if not own:
+    if not own_games:
         raise GameError(f"{name!r} played none of these {len(games)} games: check the name")
-    yield {"header": _make_header(name, games, own, notes)}
-    engine = LocalEngine((workers or count_cores()) if len(own) >= MIN_PARALLEL_GAMES else 1)
+    yield {"header": _make_header(name, games, own_games, notes)}
+    engine = LocalEngine(count_cores() if len(own_games) >= MIN_PARALLEL_GAMES else 1)
     reviewed: dict[int, GameReview] = {}
-    with closing(engine.map(partial(review_game, checkpoint), own, stop)) as results:
+    with closing(engine.map(partial(review_game, checkpoint), own_games, stop)) as results:
         for number, status, value in results:
             if status != "ok":
                 raise _make_error(value)
             reviewed[number] = value
-            step: Row = {"done": len(reviewed), "of": len(own)}
-            if len(reviewed) % 10 == 0 or len(reviewed) == len(own):
-                # games end in any order
-                step["summary"] = summarize([(own[at], reviewed[at]) for at in sorted(reviewed)])
+            step: Row = {"done": len(reviewed), "of": len(own_games)}
+            if len(reviewed) % SUMMARY_GAMES == 0 or len(reviewed) == len(own_games):
+                # sorted, because the processes finish games in any order
+                done = [(own_games[at], reviewed[at]) for at in sorted(reviewed)]
+                step["summary"] = summarize(done)
             yield step
 
 
@@ -118,7 +123,7 @@ def _read_games(text: str) -> tuple[list[chess.pgn.Game], list[str]]:
     return games, notes
 
 
-def _most_frequent(games: Sequence[chess.pgn.Game]) -> str:
+def _find_most_frequent_player(games: Sequence[chess.pgn.Game]) -> str:
     names = Counter(game.headers.get(side, "?") for game in games for side in ("White", "Black"))
     names.pop("?", None)
     if not names:
@@ -127,9 +132,12 @@ def _most_frequent(games: Sequence[chess.pgn.Game]) -> str:
 
 
 def _make_header(
-    name: str, games: Sequence[chess.pgn.Game], own: Sequence[OwnGame], notes: Sequence[str]
+    name: str,
+    games: Sequence[chess.pgn.Game],
+    own_games: Sequence[PlayerGame],
+    notes: Sequence[str],
 ) -> Row:
-    others = len(games) - len({game.index for game in own})
+    others = len(games) - len({game.index for game in own_games})
     left_out = [f"{others} games of other players are left out"] if others else []
     return {
         "player": name[:100],
@@ -142,8 +150,8 @@ def _make_header(
             }
             for game in games
         ],
-        "about": f"{DEFINITIONS} Openings are compared with the score that both ratings predict.",
-        "kinds": KINDS,
+        "about": DEFINITIONS,
+        "kinds": {kind: definition for kind, (definition, _) in KINDS.items()},
         "notes": "; ".join([*notes, *left_out]),
     }
 
@@ -154,9 +162,11 @@ def _make_header(
 def summarize(reviews: Reviews) -> Row:
     """Return the commonest mistakes, the openings and the time trouble."""
     mistakes = [row for _, reviewed in reviews for row in reviewed.mistakes]
+    openings = _group_openings([game for game, _ in reviews])
     return {
         "mistakes": _group_mistakes(mistakes),
-        "openings": _group_openings([game for game, _ in reviews]),
+        "openings": openings[:MAX_OPENINGS],
+        "about_openings": _describe_chance(openings),
         "time": _describe_time(reviews, mistakes),
     }
 
@@ -183,9 +193,13 @@ def _pick_worst(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: -row["loss"])[:MAX_EXAMPLES]
 
 
-def _group_openings(games: Sequence[OwnGame]) -> list[Row]:
-    """Return openings with enough games, the largest difference from the expected points first."""
-    groups: dict[tuple[str, str], list[tuple[OwnGame, float, float]]] = defaultdict(list)
+def _group_openings(games: Sequence[PlayerGame]) -> list[Row]:
+    """Return the openings with enough games, those that chance explains least first.
+
+    `error` is half the 95 % interval of the mean score of a player who scores as the ratings
+    predict. Draws narrow the interval, and are not counted on.
+    """
+    groups: dict[tuple[str, str], list[tuple[PlayerGame, float, float]]] = defaultdict(list)
     for game in games:
         if (score := game.score) is not None and (expected := game.expected) is not None:
             groups[game.opening, chess.COLOR_NAMES[game.color]].append((game, score, expected))
@@ -195,7 +209,9 @@ def _group_openings(games: Sequence[OwnGame]) -> list[Row]:
             continue
         scores, expected_scores = (np.array(one) for one in list(zip(*played, strict=True))[1:])
         gains = scores - expected_scores
-        worst = [played[place] for place in np.argsort(gains, kind="stable")[:MAX_EXAMPLES]]
+        variance = (expected_scores * (1 - expected_scores)).sum()
+        difference, error = gains.mean(), NORMAL_95 * math.sqrt(variance) / len(gains)
+        worst = [played[index] for index in np.argsort(gains, kind="stable")[:MAX_EXAMPLES]]
         rows.append(
             {
                 "opening": opening,
@@ -203,15 +219,28 @@ def _group_openings(games: Sequence[OwnGame]) -> list[Row]:
                 "games": len(played),
                 "score": float(scores.mean()),
                 "expected": float(expected_scores.mean()),
-                "difference": float(gains.mean()),
-                "error": float(NORMAL_95 * gains.std(ddof=1) / math.sqrt(len(gains))),
+                "difference": float(difference),
+                "error": float(error),
+                "within_chance": bool(abs(difference) <= error),
                 "examples": [
-                    {"game": game.index, "ply": 16, "text": f"scored {score:g}"}
+                    {"game": game.index, "ply": EXAMPLE_PLY, "text": f"scored {score:g}"}
                     for game, score, _ in worst
                 ],
             }
         )
-    return sorted(rows, key=lambda row: -abs(row["difference"]) * row["games"])[:MAX_OPENINGS]
+    return sorted(rows, key=lambda row: -abs(row["difference"]) / row["error"])
+
+
+def _describe_chance(openings: Sequence[Row]) -> str:
+    """Say how many openings differ from the prediction by more than chance."""
+    if not openings:
+        return f"No opening has {MIN_OPENING_GAMES} games with a result and both ratings yet."
+    differing = sum(not row["within_chance"] for row in openings)
+    return (
+        f"{differing or 'None'} of {len(openings)} openings with at least {MIN_OPENING_GAMES} games"
+        " scored above or below what the ratings predict by more than chance."
+        " By luck alone, 1 in 20 would."
+    )
 
 
 def _describe_time(reviews: Reviews, mistakes: Sequence[Row]) -> Row | None:
@@ -232,33 +261,37 @@ def _describe_time(reviews: Reviews, mistakes: Sequence[Row]) -> Row | None:
     return found | {"lost_on_time": len(lost), "games": len(reviews), "examples": hurried}
 
 
-def render(header: Row, summary: Row) -> str:
+def format_review(header: Row, summary: Row) -> str:
     """Return a review of many games as text."""
-    games = {index: game["title"] for index, game in enumerate(header["games"])}
 
-    def example(rows: Sequence[Row]) -> str:
-        return f"{games[rows[0]['game']]}: {rows[0]['text']}" if rows else ""
+    def name_example(rows: Sequence[Row]) -> str:
+        return f"{header['games'][rows[0]['game']]['title']}: {rows[0]['text']}" if rows else ""
 
     mistakes = [
-        [one["kind"], one["phase"], str(one["count"]), str(one["games"]), example(one["examples"])]
-        for one in summary["mistakes"]
+        [
+            *(row["kind"], row["phase"], str(row["count"]), str(row["games"])),
+            name_example(row["examples"]),
+        ]
+        for row in summary["mistakes"]
     ]
     openings = [
         [
-            *(one["opening"], one["side"], str(one["games"]), f"{one['score']:.2f}"),
-            *(f"{one['expected']:.2f}", f"{one['difference']:+.2f} (+-{one['error']:.2f})"),
+            *(row["opening"], row["side"], str(row["games"]), f"{row['score']:.2f}"),
+            *(f"{row['expected']:.2f}", f"{row['difference']:+.2f} (+-{row['error']:.2f})"),
+            "within chance" if row["within_chance"] else "",
         ]
-        for one in summary["openings"]
+        for row in summary["openings"]
     ]
     heads = ["mistake", "phase", "count", "games", "example"]
     parts = [f"{header['player']}: {header['notes']}".rstrip(": "), align_columns(heads, mistakes)]
-    heads = ["opening", "side", "games", "score", "expected", "difference (95 %)"]
+    heads = ["opening", "side", "games", "score", "expected", "difference (95 %)", ""]
     parts += [align_columns(heads, openings)] if openings else []
+    parts.append(summary["about_openings"])
     if clock := summary["time"]:
         rates = [
             f"{clock[key]['share']:.1%} of {clock[key]['moves']:,}" for key in ("short", "other")
         ]
         parts.append(f"mistakes short of time: {rates[0]} moves; otherwise: {rates[1]}")
         parts.append(f"lost on time: {clock['lost_on_time']} of {clock['games']} games")
-    definitions = [f"{kind}: {text}" for kind, text in KINDS.items()]
+    definitions = [f"{kind}: {text}" for kind, text in header["kinds"].items()]
     return "\n\n".join([*parts, "\n".join([*definitions, header["about"]])])

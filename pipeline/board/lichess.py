@@ -14,19 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.errors import FetchError
 
-LICHESS = "https://lichess.org"
+LICHESS_URL = "https://lichess.org"
 MAX_GAMES, MAX_PGN_BYTES = 500, 8 << 20
 """Maximum number and size of a user's games, and of the games in a review."""
 WAIT_SECONDS, MAX_WAITS = 60, 3
-BLOCK = 1 << 16
-EXPORT = (
+"""Wait after an answer 429, and maximum number of such waits."""
+BLOCK_BYTES = 1 << 16
+EXPORT_HINT = (
     "open https://lichess.org/@/{name}/download in a browser, choose games with clocks and"
     " openings, and drop the downloaded file on the board's page"
 )
 
 
 class LichessRequest(BaseModel):
-    """A user whose newest games are wanted."""
+    """Request for the newest games of a Lichess user."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,20 +35,20 @@ class LichessRequest(BaseModel):
     games: Annotated[int, Field(ge=1, le=MAX_GAMES)] = 300
 
 
-def download(request: LichessRequest, server: str = LICHESS) -> Generator[dict[str, Any]]:
+def download(request: LichessRequest, server: str = LICHESS_URL) -> Generator[dict[str, Any]]:
     """Yield parts of the PGN, and the seconds still to wait before the next request.
 
     Raises FetchError, with the way to export the games by hand, if Lichess cannot be reached.
     """
-    by_hand = EXPORT.format(name=request.name)
+    by_hand = EXPORT_HINT.format(name=request.name)
     with urllib3.PoolManager(retries=False) as pool:
         for attempt in range(MAX_WAITS + 1):
             try:
-                response = _request(pool, server, request)
+                response = _send(pool, server, request)
             except urllib3.exceptions.HTTPError as error:
                 raise FetchError(f"Lichess cannot be reached from here: {by_hand}") from error
             if response.status == 200:
-                yield from _read(response, by_hand)
+                yield from _decode(response, by_hand)
                 return
             response.close()
             if response.status == 404:
@@ -59,7 +60,7 @@ def download(request: LichessRequest, server: str = LICHESS) -> Generator[dict[s
                 time.sleep(1)
 
 
-def _request(pool: urllib3.PoolManager, server: str, request: LichessRequest) -> Any:
+def _send(pool: urllib3.PoolManager, server: str, request: LichessRequest) -> Any:
     fields = {"max": str(request.games), "rated": "true", "clocks": "true", "evals": "true"}
     return pool.request(
         "GET",
@@ -72,11 +73,11 @@ def _request(pool: urllib3.PoolManager, server: str, request: LichessRequest) ->
     )
 
 
-def _read(response: Any, by_hand: str) -> Generator[dict[str, Any]]:
+def _decode(response: Any, by_hand: str) -> Generator[dict[str, Any]]:
     """Yield a response's text in parts; raise FetchError beyond MAX_PGN_BYTES."""
     decoder, size = codecs.getincrementaldecoder("utf-8")("replace"), 0
     try:
-        for block in response.stream(BLOCK):
+        for block in response.stream(BLOCK_BYTES):
             size += len(block)
             if size > MAX_PGN_BYTES:
                 raise FetchError(f"the games exceed {MAX_PGN_BYTES >> 20} MiB: {by_hand}")

@@ -14,15 +14,22 @@ from engine.player import Play
 from engine.search.human import ASSUMED_RATING
 from model.inference.player import Player
 from pipeline.board import scores
-from pipeline.board.ask import SIMULATIONS, reads_ratings, reads_speed
-from pipeline.board.game import number_moves, read_pgn, read_rating, read_time_control
+from pipeline.board.ask import PLAYERS, SIMULATIONS, People, reads_ratings, reads_speed
+from pipeline.board.game import (
+    name_game,
+    number_moves,
+    read_pgn,
+    read_rating,
+    read_tags,
+    read_time_control,
+)
 from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
 MAX_MOMENTS, MIN_SURPRISE = 6, 0.05
 """Maximum number of moments, and their minimum difference between loss and expected loss."""
-MAX_LINE_PLIES, MAX_TAG_CHARS = 8, 100
-"""Maximum number of half-moves shown of a line, and of characters shown of a tag."""
+MAX_LINE_PLIES = 8
+"""Maximum number of half-moves shown of a line."""
 SOURCES = {
     "game": "the game's own evaluations",
     "stockfish": "Stockfish",
@@ -35,12 +42,13 @@ Row = dict[str, Any]
 
 
 class ReviewRequest(BaseModel):
-    """A game to review."""
+    """Request to review one game."""
 
     model_config = ConfigDict(extra="forbid")
 
     pgn: str
     network: str = ""
+    """Network that predicts human moves, by name."""
     white: Rating | None = None
     """White's rating; by default the one in the game's tags."""
     black: Rating | None = None
@@ -51,6 +59,7 @@ def review(
     request: ReviewRequest,
     player: Player,
     turns: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
+    people: People = PLAYERS,
 ) -> Generator[Row, None, None]:
     """Yield the header, a row for each move, and the summary; raise GameError, ConfigError.
 
@@ -59,7 +68,7 @@ def review(
     position has been scored, which its loss needs.
     """
     game = read_pgn(request.pgn)
-    header = _make_header(game, request)
+    header = _make_header(game, request, people)
     yield {"header": header}
     rows: list[Row] = []
     with scores.open_stockfish() if header["source"] == "stockfish" else nullcontext() as engine:
@@ -71,17 +80,17 @@ def review(
             over = not any(board.legal_moves)
             with turns:
                 analysis = None if over else player.analyse(board, SIMULATIONS, lines=1)
-            score, best = _score(node, board, analysis, engine, header["source"])
-            here = _Scored(board.copy(), analysis, score, best)
+            score, best = _score_position(node, board, analysis, engine, header["source"])
+            here = _ScoredPosition(board.copy(), analysis, score, best)
             if before is not None:
                 with turns:
-                    rows.append(_make_row(before, here, player, header))
+                    rows.append(_make_row(before, here, player, people, header))
                 yield {"row": rows[-1]}
             before = here
-    yield {"summary": _summarize(rows, header["ratings"])}
+    yield {"summary": _summarize(rows, header["ratings"], people)}
 
 
-def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
+def _make_header(game: chess.pgn.Game, request: ReviewRequest, people: People) -> Row:
     """Return the header of a review: players, start, moves, ratings and the source of scores."""
     ratings = {
         side: getattr(request, side) or read_rating(game.headers, side)
@@ -92,7 +101,7 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
         source = "game" if own else "stockfish" if is_installed("stockfish") else "search"
     if source == "game" and not own:
         raise ConfigError("the game has no evaluations ([%eval]): choose another source of scores")
-    tags = _read_tags(game.headers)
+    tags = read_tags(game.headers)
     about = [tags.get("Event"), tags.get("Date"), f"scores by {SOURCES[source]}"]
     for side, other in (("white", "black"), ("black", "white")):
         if not ratings[side] and ratings[other] and tags.get(f"{side.title()}Type") == "program":
@@ -106,25 +115,15 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
         "start": game.board().fen(),
         "moves": [move.uci() for move in game.mainline_moves()],
         "ratings": {side: ratings[side] or ASSUMED_RATING for side in ratings},
+        "people": people.name,
+        "is_one_person": people.is_one_person,
         "time_control": read_time_control(game),
         "source": source,
     }
 
 
-def _read_tags(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the known tags of a game, shortened."""
-    return {name: text[:MAX_TAG_CHARS] for name, text in headers.items() if text.strip("?.*")}
-
-
-def name_game(headers: Mapping[str, str]) -> str:
-    """Return a game's players and result."""
-    tags = _read_tags(headers)
-    names = f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')}"
-    return f"{names} {tags.get('Result', '')}"
-
-
 @dataclass(frozen=True, slots=True)
-class _Scored:
+class _ScoredPosition:
     """A position of the game; its score is White's."""
 
     board: chess.Board
@@ -133,7 +132,7 @@ class _Scored:
     best: chess.Move | None
 
 
-def _score(
+def _score_position(
     node: chess.pgn.GameNode,
     board: chess.Board,
     analysis: Play | None,
@@ -141,7 +140,7 @@ def _score(
     source: str,
 ) -> tuple[float, chess.Move | None]:
     """Return a position's score (White's) and its best move; None if the game is over."""
-    best, final = None if analysis is None else analysis.moves[0].move, scores.final_score(board)
+    best, final = None if analysis is None else analysis.moves[0].move, scores.score_if_over(board)
     if final is not None or analysis is None:
         return (0.5 if final is None else final), best
     if source == "game":
@@ -152,7 +151,9 @@ def _score(
     return scores.score_for_white(board, analysis), best
 
 
-def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> Row:
+def _make_row(
+    before: _ScoredPosition, after: _ScoredPosition, player: Player, people: People, header: Row
+) -> Row:
     """Return the row of the move between two positions.
 
     The best move loses nothing, except by the game's own evaluations, which did not choose it.
@@ -164,12 +165,12 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     given: Any = {"rating": known[side], "opponent_rating": known[other]}
     given["time_control"] = header["time_control"] if reads_speed(player) else None
     policy = player.choose(board, temperature=0, **given).probabilities
-    labels = scores.policy_labels(policy, analysis)
-    found, usual = move == best, scores.expected_loss(labels)
+    losses = scores.measure_move_losses(policy, analysis)
+    found, usual = move == best, scores.average_loss(losses)
     loss = max((before.score - after.score) * (1 if board.turn else -1), 0.0)
     if found and header["source"] != "game":
         loss = 0.0
-    bounded = scores.bounded_loss(before.score, after.score, board.turn)
+    bounded = scores.measure_loss(before.score, after.score, board.turn)
     row: Row = {
         "ply": after.board.ply(),
         "side": side,
@@ -184,25 +185,26 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
         "best_uci": best.uci(),
         "best_probability": policy[scores.promote_to_queen(best)],
         "found": found,
-        "risk": scores.predict_risk(labels, header["ratings"][side]),
+        "risk": scores.predict_risk(losses, header["ratings"][side]),
         "expected_loss": usual,
     }
     more = f"; {row['best']} was better" if loss > usual else f" where others lose {usual:.2f}"
     line = " ".join(number_moves(analysis.moves[0].variation, board)[:MAX_LINE_PLIES])
-    text = _describe(row, header["ratings"][side], line)
+    text = _describe(row, people, header["ratings"][side], line)
     return row | {"why": f"lost {loss:.2f}{more}", "text": text}
 
 
-def _describe(row: Row, rating: int, line: str) -> str:
+def _describe(row: Row, people: People, rating: int, line: str) -> str:
     """Describe a row in sentences; `line` is the search's best variation."""
     verdict = f"lost {row['loss']:.2f} of expected score"
     if row["found"] and row["loss"] < 0.02:
         verdict = "the best move"
-    people = f"{row['probability']:.0%} of players rated {rating} would play it"
-    sentences = [f"{row['name']}: {verdict}", people]
+    rated = f" rated {rating}"
+    who_played = people.describe_share(row["probability"], rated)
+    sentences = [f"{row['name']}: {verdict}", f"It is a move that {who_played}"]
     if not row["found"]:
-        best = f"Best was {row['best']}, which {row['best_probability']:.0%} would find"
-        sentences.append(f"{best}; the search's line is {line}")
+        who_finds = people.describe_share(row["best_probability"], rated)
+        sentences.append(f"Best was {row['best']}, which {who_finds}; the search's line is {line}")
     sentences.append(f"Before the move, the risk of a blunder was {row['risk']:.0%}")
     return ". ".join(sentences) + "."
 
@@ -214,10 +216,10 @@ def _pick_moments(rows: Sequence[Row]) -> list[int]:
     return sorted(sorted(found, key=surprises.__getitem__, reverse=True)[:MAX_MOMENTS])
 
 
-def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:
+def _summarize(rows: Sequence[Row], ratings: Mapping[str, int], people: People) -> Row:
     """Return each side's means, a table of predicted and observed figures, and the moments."""
-    heads = ["", "moves", "lost per move", "best moves", "others at this rating", "blunders"]
-    heads.append("others at this rating")
+    others = people.name if people.is_one_person else "others at this rating"
+    heads = ["", "moves", "lost per move", "best moves", others, "blunders", others]
     sides, table = {}, [heads]
     for side, rating in ratings.items():
         own = [row for row in rows if row["side"] == side]

@@ -5,7 +5,7 @@ on one curve: win probability plus half the draw probability in human rapid game
 (model.training.targets), which is also the networks' target. The risk comes from a policy of human
 moves and a search.
 
-Axes: A legal moves by label (a promotion is one), F features.
+Axes: A legal moves (the four promotions of a pawn count as one), F features.
 """
 
 import math
@@ -33,7 +33,7 @@ STOCKFISH_NODES = 100_000
 """Nodes that Stockfish searches for each position: a tenth of a second."""
 
 
-def expected_score(centipawns: int) -> float:
+def score_centipawns(centipawns: int) -> float:
     """Return the expected score for an evaluation in centipawns, from the same side's view."""
     win, draw, _ = wdl_from_centipawns(np.array([centipawns]))[0].tolist()
     return float(win + draw / 2)
@@ -49,8 +49,8 @@ def open_stockfish() -> Iterator[chess.engine.SimpleEngine]:
         yield engine
 
 
-def final_score(board: chess.Board) -> float | None:
-    """Return the score of a position in which the game is over by the rules, or None."""
+def score_if_over(board: chess.Board) -> float | None:
+    """Return the score of a position if the game is over there by the rules, else None."""
     outcome = board.outcome()
     return None if outcome is None else 0.5 if outcome.winner is None else float(outcome.winner)
 
@@ -66,7 +66,7 @@ def _read_eval(node: chess.pgn.GameNode) -> chess.engine.PovScore | None:
 def has_scores(game: chess.pgn.Game) -> bool:
     """Return whether every move has an evaluation; one that ends the game needs none."""
     return all(
-        _read_eval(node) is not None or final_score(node.board()) is not None
+        _read_eval(node) is not None or score_if_over(node.board()) is not None
         for node in game.mainline()
     )
 
@@ -74,7 +74,7 @@ def has_scores(game: chess.pgn.Game) -> bool:
 def score_in_game(node: chess.pgn.GameNode) -> float:
     """Return the score in the comment on a move, or of START_EVAL before the first move."""
     found = _read_eval(node)
-    return expected_score(START_EVAL) if found is None else _score_of(found)
+    return score_centipawns(START_EVAL) if found is None else _score_evaluation(found)
 
 
 def score_by_stockfish(
@@ -82,26 +82,26 @@ def score_by_stockfish(
 ) -> tuple[float, chess.Move | None]:
     """Return a position's score and Stockfish's best move."""
     info = engine.analyse(board, chess.engine.Limit(nodes=STOCKFISH_NODES))
-    return _score_of(info["score"]), info.get("pv", [None])[0]
+    return _score_evaluation(info["score"]), info.get("pv", [None])[0]
 
 
-def score_of_value(value: float) -> float:
+def score_value(value: float) -> float:
     """Return the expected score of a search's value (-1 to 1), bounded like evaluations."""
     return clip_score((1 + value) / 2)
 
 
 def score_for_white(board: chess.Board, play: Play) -> float:
     """Return a position's score by a search; 1 or 0 for a proven mate or by the rules."""
-    if (final := final_score(board)) is not None:
+    if (final := score_if_over(board)) is not None:
         return final
     first = play.moves[0]
-    own = float(first.mate > 0) if first.mate else score_of_value(first.value)
+    own = float(first.mate > 0) if first.mate else score_value(first.value)
     return own if board.turn else 1 - own
 
 
 @cache
 def _score_limit() -> float:
-    return expected_score(EVAL_LIMIT)
+    return score_centipawns(EVAL_LIMIT)
 
 
 def clip_score(score: float) -> float:
@@ -109,8 +109,8 @@ def clip_score(score: float) -> float:
     return min(max(score, 1 - _score_limit()), _score_limit())
 
 
-def bounded_loss(before: float, after: float, color: chess.Color = chess.WHITE) -> float:
-    """Return what a move of `color` loses, with a mate counted as ten pawns; negative for a gain.
+def measure_loss(before: float, after: float, color: chess.Color = chess.WHITE) -> float:
+    """Return what a move of `color` loses, with a mate counted as ten pawns; a gain is negative.
 
     The scores are White's, before and after the move.
     """
@@ -118,10 +118,12 @@ def bounded_loss(before: float, after: float, color: chess.Color = chess.WHITE) 
     return loss if color else -loss
 
 
-def _score_of(found: chess.engine.PovScore) -> float:
+def _score_evaluation(found: chess.engine.PovScore) -> float:
     score = found.white()
     return (
-        float(score > chess.engine.Cp(0)) if score.is_mate() else expected_score(score.score() or 0)
+        float(score > chess.engine.Cp(0))
+        if score.is_mate()
+        else score_centipawns(score.score() or 0)
     )
 
 
@@ -133,14 +135,14 @@ BLUNDER = 0.1
 LOSS_ERROR_SCALE = 0.02
 """Logistic scale of the error in a search's loss; a loss equal to BLUNDER counts as half a
 blunder."""
-WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
+RISK_WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
 """Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded
 network, 64 simulations)."""
 BEND_RATING = 1500
 """Rating above which the risk of a blunder falls faster."""
 
 
-class Labels(NamedTuple):
+class MoveLosses(NamedTuple):
     """Legal moves with their human policy and their losses by a search."""
 
     policy: NDArray[np.float64]  # [A] probability that it is played
@@ -155,43 +157,43 @@ def promote_to_queen(move: chess.Move) -> chess.Move:
     return chess.Move(move.from_square, move.to_square, queen)
 
 
-def policy_labels(policy: Mapping[chess.Move, float], analysis: Play) -> Labels:
-    """Return the moves of a policy with their losses; a promotion has its best piece's."""
-    best = score_of_value(analysis.moves[0].value)
+def measure_move_losses(policy: Mapping[chess.Move, float], analysis: Play) -> MoveLosses:
+    """Return what each move of a policy loses by a search; a promotion, with the best piece."""
+    best = score_value(analysis.moves[0].value)
     losses = dict.fromkeys(policy, math.nan)
     for found in analysis.moves:
         if found.visits or found.mate:
             move = promote_to_queen(found.move)
-            loss = max(best - score_of_value(found.value), 0.0)
+            loss = max(best - score_value(found.value), 0.0)
             losses[move] = float(np.fmin(losses[move], loss))
-    return Labels(np.array(list(policy.values())), np.array(list(losses.values())), best)
+    return MoveLosses(np.array(list(policy.values())), np.array(list(losses.values())), best)
 
 
-def expected_loss(labels: Labels) -> float:
+def average_loss(moves: MoveLosses) -> float:
     """Return the mean loss of the policy's moves, over the moves that the search visited."""
-    seen = ~np.isnan(labels.loss)
-    weight = labels.policy[seen].sum()
-    return float(labels.policy[seen] @ labels.loss[seen] / weight) if weight else 0.0
+    seen = ~np.isnan(moves.loss)
+    weight = moves.policy[seen].sum()
+    return float(moves.policy[seen] @ moves.loss[seen] / weight) if weight else 0.0
 
 
-def compute_features(labels: Labels, rating: int) -> NDArray[np.float64]:
+def compute_features(moves: MoveLosses, rating: int) -> NDArray[np.float64]:
     """Return the regression's inputs, float64[F].
 
     They are 1, the logit of the policy's share of blunders, its share of unvisited moves, the
     rating in thousands, how close the game is, and the rating above BEND_RATING.
     """
-    seen = ~np.isnan(labels.loss)
-    over = float(labels.policy[seen] @ _sigmoid((labels.loss[seen] - BLUNDER) / LOSS_ERROR_SCALE))
-    unseen = float(labels.policy[~seen].sum())
-    closeness = 4 * labels.best * (1 - labels.best)
+    seen = ~np.isnan(moves.loss)
+    over = float(moves.policy[seen] @ _sigmoid((moves.loss[seen] - BLUNDER) / LOSS_ERROR_SCALE))
+    unseen = float(moves.policy[~seen].sum())
+    closeness = 4 * moves.best * (1 - moves.best)
     return np.array(
         [1.0, _logit(over), unseen, rating / 1000, closeness, max(rating - BEND_RATING, 0) / 1000]
     )
 
 
-def predict_risk(labels: Labels, rating: int) -> float:
+def predict_risk(moves: MoveLosses, rating: int) -> float:
     """Return the probability that a player of this rating blunders with the next move."""
-    return float(_sigmoid(compute_features(labels, rating) @ np.array(WEIGHTS)))
+    return float(_sigmoid(compute_features(moves, rating) @ np.array(RISK_WEIGHTS)))
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,8 +1,7 @@
 """The board's web server. Each request holds the whole game, so the server keeps no state.
 
-Requests that compute something are JSON by
-POST; answers are JSON, errors `{"error": text}`. A review
-is streamed as one JSON object per line.
+Requests that compute something are JSON by POST. Answers are JSON, and errors `{"error": text}`.
+Reviews and downloads are streamed, one JSON object per line.
 """
 
 import json
@@ -34,11 +33,11 @@ from engine.errors import UserError
 from engine.progress import Stop, never
 from model.inference.player import Player
 from pipeline.board.ask import PlayRequest, answer, ask, consider_draw, estimate_score
-from pipeline.board.game import GameSoFar, describe, name_piece, write_pgn
+from pipeline.board.game import GameSoFar, describe_position, name_piece, write_pgn
 from pipeline.board.game_reviews import GamesRequest, review_games
 from pipeline.board.lichess import MAX_PGN_BYTES, LichessRequest, download
 from pipeline.board.local_server import HOST, Guard, listen
-from pipeline.board.networks import Networks
+from pipeline.board.networks import Networks, read_people
 from pipeline.board.review import ReviewRequest, review
 from pipeline.storage.preflight import is_installed
 
@@ -46,7 +45,7 @@ STATIC = Path(__file__).with_name("static")
 MAX_REVIEWS = 2
 """Maximum number of concurrent reviews, each with its own Stockfish; others wait."""
 MAX_BODY_BYTES = 1 << 20
-"""Maximum size of a request's body, and so of a PGN."""
+"""Maximum size of a request's body, and so of the PGN of one game."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'none'; "
     "base-uri 'none'",
@@ -60,13 +59,16 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
     """Return the application behind its guard; reviews end once `stop` returns True."""
     slots = Semaphore(MAX_REVIEWS)
 
-    def compute(work: Callable[[Any, Player], Any]) -> Callable[[Any], Any]:
-        def run(body: Any) -> Any:
+    def with_player(handle: Callable[[Any, Player], Any]) -> Callable[[Any], Any]:
+        def load_and_handle(body: Any) -> Any:
             player = networks.load(body.network)
             with networks.turns:
-                return work(body, player)
+                return handle(body, player)
 
-        return run
+        return load_and_handle
+
+    def play_move(body: PlayRequest, player: Player) -> dict[str, Any]:
+        return answer(body, player, read_people(networks.find(body.network)))
 
     def list_networks(_: Request) -> Response:
         listed = {"networks": networks.describe(), "stockfish": is_installed("stockfish")}
@@ -76,7 +78,8 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         return {"score": estimate_score(body.board(), player)}
 
     def review_one(body: ReviewRequest) -> Response:
-        steps = review(body, networks.load(body.network), networks.turns)
+        people = read_people(networks.find(body.network))
+        steps = review(body, networks.load(body.network), networks.turns, people)
         return _stream(steps, slots, stop)
 
     def review_many(body: GamesRequest) -> Response:
@@ -90,11 +93,11 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         Route("/", lambda _: FileResponse(STATIC / "index.html")),
         Route("/pieces/{name}.svg", _draw_piece),
         Route("/api/networks", list_networks),
-        _post("/api/state", GameSoFar, describe),
-        _post("/api/play", PlayRequest, compute(answer)),
-        _post("/api/ask", GameSoFar, compute(ask)),
-        _post("/api/value", GameSoFar, compute(score_position)),
-        _post("/api/draw", GameSoFar, compute(consider_draw)),
+        _post("/api/state", GameSoFar, describe_position),
+        _post("/api/play", PlayRequest, with_player(play_move)),
+        _post("/api/ask", GameSoFar, with_player(ask)),
+        _post("/api/value", GameSoFar, with_player(score_position)),
+        _post("/api/draw", GameSoFar, with_player(consider_draw)),
         _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body)}),
         _post("/api/review", ReviewRequest, review_one),
         _post("/api/games", GamesRequest, review_many, MAX_PGN_BYTES + MAX_BODY_BYTES),
@@ -108,12 +111,9 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
 
 
 def serve(networks: Networks, port: int, host: str = HOST) -> None:
-    """Serve the page until a signal arrives; raise UserError for a bad port or host.
-
-    The first network runs a search before the page opens, so that kernels do not compile later.
-    """
+    """Serve the page until a signal arrives; raise UserError for a bad port or host."""
     with listen(port, "--port N", host) as listener:
-        networks.load(next(iter(networks.list_folders()))).analyse(chess.Board(), 1)
+        _warm_up(networks)
         app = make_app(networks, lambda: server.should_exit)
         config = uvicorn.Config(
             app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2
@@ -122,6 +122,20 @@ def serve(networks: Networks, port: int, host: str = HOST) -> None:
         print(f"The board is on {address} (Ctrl-C stops it)", flush=True)  # noqa: T201
         server = _Server(config)
         server.run([listener])
+
+
+def _warm_up(networks: Networks) -> None:
+    """Search with the first network that loads, so that kernels do not compile later.
+
+    Raises UserError if a network that the user named cannot be loaded.
+    """
+    for name, folder in networks.list_folders().items():
+        try:
+            networks.load(name).analyse(chess.Board(), 1)
+            return
+        except UserError:
+            if folder in networks.named:
+                raise
 
 
 class _Server(uvicorn.Server):

@@ -19,24 +19,26 @@ from engine.encoding.views import view as find_view
 from engine.errors import UserError
 from pipeline.storage.stores import publish
 
-COLUMNS = 11
+PLANES_PER_ROW = 11
 """Planes in a row of the picture: 77 planes make seven rows."""
 CELL_SQUARES = 10
 """Squares of the picture from one plane to the next."""
-_NAMES = ("pawns", "knights", "bishops", "rooks", "queens", "kings")
-_COMPASS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
+_PIECE_NAMES = ("pawns", "knights", "bishops", "rooks", "queens", "kings")
+_DIRECTION_NAMES = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
 
 
 class ShowError(UserError):
     """The position cannot be shown in this view or file format."""
 
 
-def titles(shown: View) -> list[str]:
+def list_titles(shown: View) -> list[str]:
     """Return the titles of a view's planes, without counters: `own pawns`, `turn`, `N1`."""
     sides = ("own", "opp.") if shown.black_planes is None else ("white", "black")
-    names = [f"{side} {name}" for name in _NAMES for side in sides]
+    names = [f"{side} {name}" for name in _PIECE_NAMES for side in sides]
     around = len(DIRECTIONS)
-    rays = [f"{_COMPASS[kind % around]}{kind // around + 1}" for kind in range(FIRST_KNIGHT_TYPE)]
+    rays = [
+        f"{_DIRECTION_NAMES[kind % around]}{kind // around + 1}" for kind in range(FIRST_KNIGHT_TYPE)
+    ]
     knights = [f"knight ({file},{rank})" for file, rank in steps()[FIRST_KNIGHT_TYPE:]]
     names += ["turn", *rays, *knights]
     if shown.white_planes is not None:
@@ -60,7 +62,7 @@ def planes_of_view(board: chess.Board, view: str) -> list[tuple[str, NDArray[np.
     numbers["halfmove"] = 0
     columns = {name: np.array([number], dtype=np.int64) for name, number in numbers.items()}
     pictures = unpack(apply_view(shown, planes_of([board]), columns))[0]
-    return list(zip(titles(shown), pictures, strict=True))
+    return list(zip(list_titles(shown), pictures, strict=True))
 
 
 def _prepare_view(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.uint64]]:
@@ -74,7 +76,7 @@ def _prepare_view(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.ui
     return shown, to_board(position), apply_view(shown, stored_BP)
 
 
-def moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
+def list_moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
     """Return the legal moves as (label in the view, UCI), by label; promotions only to a queen."""
     shown, board, _ = _prepare_view(fen, view)
     legal = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
@@ -83,7 +85,7 @@ def moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
     return sorted(zip(labels.tolist(), (move.uci() for move in legal), strict=True))
 
 
-def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[str]:
+def _format_grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[str]:
     """Return lines with titled 8 x 8 pictures side by side, `across` in a row."""
     lines: list[str] = []
     for start in range(0, len(cells), across):
@@ -96,27 +98,27 @@ def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[s
     return lines
 
 
-def show(fen: str, view: str = "marro77") -> str:
+def format_position(fen: str, view: str = "marro77") -> str:
     """Return a position, its planes that are not empty, and its legal moves as text.
 
     Raises FenError and UnknownViewError. Row 0 of each plane is on top: in `marro77` the mover's
     eighth rank.
     """
     shown, board, planes_BP = _prepare_view(fen, view)
-    named = list(zip(titles(shown), unpack(planes_BP)[0], strict=True))
+    named = list(zip(list_titles(shown), unpack(planes_BP)[0], strict=True))
     named = [(f"{number} {title}", bits) for number, (title, bits) in enumerate(named)]
     filled = [(title, bits) for title, bits in named if bits.any()]
-    legal = moves(fen, view)
+    legal = list_moves(fen, view)
     words = [f"{label:>4} {uci:<5}" for label, uci in legal]
     listed = ["   ".join(words[i : i + 8]).rstrip() for i in range(0, len(words), 8)]
     mover = "White" if board.turn == chess.WHITE else "Black"
     lines = [board.fen(en_passant="fen"), "", str(board), ""]
     count = f"{len(filled)} of {shown.planes} planes are not empty"
-    lines += [f"{mover} to move; view {shown.name}; {count}", "", *_grid(filled)]
+    lines += [f"{mover} to move; view {shown.name}; {count}", "", *_format_grid(filled)]
     return "\n".join([*lines, f"{len(legal)} legal labels (label, move)", *listed])
 
 
-def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
+def draw_picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
     """Draw the planes, eleven in a row, into the file `out`; its suffix is the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -126,9 +128,11 @@ def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> 
     figure = Figure(figsize=(15.0, 11.0), dpi=100, layout="constrained")
     canvas, axes = FigureCanvasAgg(figure), figure.add_subplot()
     figure.suptitle(f"{board.fen(en_passant='fen')}\nview {shown.name}", fontsize=10)
-    sheet = np.full((shown.planes // COLUMNS * CELL_SQUARES, COLUMNS * CELL_SQUARES), np.nan)
-    for number, (plane, title) in enumerate(zip(pictures, titles(shown), strict=True)):
-        top, left = (CELL_SQUARES * at for at in divmod(number, COLUMNS))
+    sheet = np.full(
+        (shown.planes // PLANES_PER_ROW * CELL_SQUARES, PLANES_PER_ROW * CELL_SQUARES), np.nan
+    )
+    for number, (plane, title) in enumerate(zip(pictures, list_titles(shown), strict=True)):
+        top, left = (CELL_SQUARES * at for at in divmod(number, PLANES_PER_ROW))
         sheet[top : top + 8, left : left + 8] = plane
         color = "black" if plane.any() else "darkgray"
         axes.text(left + 3.5, top - 0.8, title, ha="center", fontsize=8, color=color)

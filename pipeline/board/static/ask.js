@@ -12,12 +12,12 @@ export function begin() {
 // Called after each change of the position.
 export async function show(shownOn) {
   [board, found] = [shownOn, null];
-  const mine = newest();
+  const version = newest();
   $("asked-about").hidden = Boolean(position.ending);
   if (position.ending) return say(`The game is over: ${position.ending}.`);
   say(`${position.turn === "w" ? "White" : "Black"} to move. Make moves on the board to explore.`);
   const answer = await ask("/api/ask", shown());
-  if (!answer || mine !== newest()) return;
+  if (!answer || version !== newest()) return;
   found = answer;
   drawArrows();
   showPeople();
@@ -44,7 +44,7 @@ function showPeople() {
   const top = Math.max(0.1, ...curves.flatMap(({ share }) => share));
   const names = ratings.map((rating) => (rating % 400 === 0 ? String(rating) : ""));
   const drawn = chart("Probability of each move by rating", lines, top, names);
-  $("shares").replaceChildren(table(["Move", ...COLUMNS.map((rating) => `of ${rating}s`)], rows), drawn);
+  $("shares").replaceChildren(table(["Move", ...COLUMNS.map((rating) => `at ${rating}`)], rows), drawn);
 }
 
 function showSearch() {

@@ -1,9 +1,9 @@
 // Reviews of many games, in the Review tab: the commonest mistakes, openings, and time trouble, with examples to open.
 import { $, button, change, dom, game, percent, stream, table } from "./page.js";
 
-const HEADS = ["opening", "games", "score", "expected", "points per game"];
+const OPENING_HEADS = ["opening", "games", "score", "expected", "difference ± chance (95 %)", ""];
 export const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
-const signed = (number) => (number < 0 ? "−" : "+") + Math.abs(number).toFixed(2);
+const signed = (share) => `${share < 0 ? "−" : "+"}${Math.round(Math.abs(100 * share))}`;
 let header = null;
 let opened = null; // the example on the board
 
@@ -13,7 +13,7 @@ export async function reviewGames(pgn, signal) {
   const settings = { pgn, name: $("player-name").value.trim(), network: $("network").value };
   await stream("/api/games", settings, signal, (part) => {
     header ??= part.header;
-    if (part.summary) show(part.summary);
+    if (part.summary) showSummary(part.summary);
     $("meter").hidden = false;
     Object.assign($("meter"), { max: part.of ?? 1, value: part.done ?? 0 });
     const done = `Reviewed ${part.done} of ${plural(part.of ?? 0, "game")}.`;
@@ -21,7 +21,8 @@ export async function reviewGames(pgn, signal) {
   });
 }
 
-function open({ game: number, ply, uci, best_uci: best }) {
+// Show an example on the board: the position before the mistake, or the end of the opening.
+function openExample({ game: number, ply, uci, best_uci: best }) {
   const { start, moves, tags } = header.games[number];
   const at = uci ? ply - 1 : Math.min(ply, moves.length);
   opened = { at, uci, best };
@@ -34,29 +35,31 @@ export const arrows = () => (opened?.uci && game.at === opened.at ? [
 ] : []);
 export const forget = () => (opened = null);
 
-function examples(rows) {
-  const items = rows.map((row) => dom("li", {}, button(header.games[row.game].title, () => open(row)), ` ${row.text}`));
+function listExamples(rows) {
+  const items = rows.map((row) => dom("li", {}, button(header.games[row.game].title, () => openExample(row)), ` ${row.text}`));
   return dom("details", {}, dom("summary", {}, plural(rows.length, "example")), dom("ul", {}, ...items));
 }
 
-function show({ mistakes, openings, time }) {
+function showSummary({ mistakes, openings, about_openings: aboutOpenings, time }) {
   const kinds = Object.entries(header.kinds).flatMap(([kind, text]) => [dom("dt", {}, kind), dom("dd", {}, text)]);
-  const errors = mistakes.map(({ kind, phase, count, games, lost, examples: rows }) => [
-    `${kind}, ${phase}`, count, games, lost.toFixed(2), examples(rows),
+  const mistakeRows = mistakes.map(({ kind, phase, count, games, lost, examples: rows }) => [
+    `${kind}, ${phase}`, count, games, lost.toFixed(2), listExamples(rows),
   ]);
-  const lines = openings.map(({ opening, side, games, score, expected, difference, error, examples: rows }) => [
-    `${opening}, as ${side}`, games, percent(score), percent(expected), `${signed(difference)} ± ${error.toFixed(2)}`,
-    examples(rows),
-  ]);
-  const none = dom("p", {}, "No opening has five games with a result and both ratings yet.");
+  const openingRows = openings.map((row) => {
+    const chance = dom("div", {}, row.within_chance ? "within chance" : "beyond chance");
+    const difference = [`${signed(row.difference)} ± ${percent(row.error)}`, chance];
+    const scores = [percent(row.score), percent(row.expected), difference];
+    return [`${row.opening}, as ${row.side}`, row.games, ...scores, listExamples(row.examples)];
+  });
   $("reviewed").replaceChildren(
     dom("h2", {}, `Games of ${header.player}`), dom("p", { class: "soft" }, header.notes),
     dom("h2", {}, "The commonest mistakes"),
-    table(["mistake, phase", "times", "in games", "lost each", ""], errors, "left examples"),
+    table(["mistake, phase", "times", "in games", "lost each", ""], mistakeRows, "left examples"),
     dom("details", {}, dom("summary", {}, "What these words mean"), dom("p", {}, header.about),
       dom("dl", {}, ...kinds)),
     dom("h2", {}, "Openings against expectation"),
-    openings.length ? table([...HEADS, ""], lines, "left examples") : none,
+    dom("p", { class: "soft" }, aboutOpenings),
+    openings.length ? table(OPENING_HEADS, openingRows, "left examples") : "",
     dom("h2", {}, "Time trouble"), ...showTime(time),
   );
 }
@@ -69,6 +72,6 @@ function showTime(time) {
   ]);
   return [
     table(["time left", `moves of ${header.player}`, "mistakes", "of these moves"], rows, "left"),
-    dom("p", {}, `Lost on time: ${plural(time.lost_on_time, "game")} of ${time.games}.`), examples(time.examples),
+    dom("p", {}, `Lost on time: ${plural(time.lost_on_time, "game")} of ${time.games}.`), listExamples(time.examples),
   ];
 }

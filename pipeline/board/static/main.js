@@ -26,16 +26,21 @@ onPosition(() => {
   moves[game.at - 1]?.setAttribute("aria-current", "true");
   $("moves").scrollTop = (moves[game.at - 1]?.offsetTop ?? 0) - $("moves").offsetTop - 60;
   makeSound();
-  showScale();
+  showPeople();
   showScore();
   modes[game.mode].show(board);
   const planned = premove && playable && board.resolve(premove);
   if (planned && game.mode === "play") make(planned);
 });
 
-// Say which ratings the network reads: each speed has a scale of its own.
-function showScale() {
-  const { reads_speed: readsSpeed, scale } = chosen();
+// Say whose moves the network predicts, and which ratings it reads: each speed has a scale of its own.
+function showPeople() {
+  const { reads_speed: readsSpeed, scale, training, people, is_one_person: isOnePerson } = chosen();
+  $("training").textContent = training && `Trained on ${training}.`;
+  const shares = isOnePerson ? `Probability that ${people} plays each move` : `Share of ${people} who play each move`;
+  $("whose-shares").textContent = shares;
+  const like = `Like ${isOnePerson ? people : "a human"}`;
+  for (const option of document.querySelectorAll("[data-like]")) option.textContent = like + option.dataset.like;
   const { speed } = $("clock").querySelector(`[value="${timeControl()}"]`).dataset;
   const text = readsSpeed ? `Lichess ${speed}` : scale;
   for (const one of document.querySelectorAll(".scale")) one.textContent = text && ` (${text})`;
@@ -63,9 +68,9 @@ function playTone(pitch, seconds) {
 async function showScore() {
   $("score-bar").hidden = !game.bar;
   if (!game.bar) return;
-  const mine = newest();
+  const version = newest();
   const score = modes[game.mode].score?.() ?? (await ask("/api/value", shown()))?.score;
-  if (score === undefined || mine !== newest()) return;
+  if (score === undefined || version !== newest()) return;
   const text = `White's expected score: ${score.toFixed(2)}`;
   for (const [name, value] of Object.entries({ "aria-valuenow": score, "aria-valuetext": text, title: text })) {
     $("score-bar").setAttribute(name, value);
@@ -82,6 +87,7 @@ function select(mode) {
     $(name).hidden = name !== mode;
   }
   document.body.dataset.mode = mode;
+  showNetwork(mode);
   change({ mode, ...(mode === "play" && game.played) });
 }
 
@@ -100,7 +106,7 @@ $("typed").onsubmit = (event) => {
   event.preventDefault();
   if (game.mode === "play" && !playing.isMyTurn()) return say("It is not your move here.", true);
   make($("typed-move").value.trim());
-  $("typed").reset();
+  $("typed-move").value = ""; // a reset of the form would clear its switches too
 };
 $("go-back").onclick = () => goTo(game.at - 1);
 $("go-on").onclick = () => goTo(game.at + 1);
@@ -114,19 +120,32 @@ for (const name of ["bar", "sounds"]) {
   };
 }
 
+// Reviews keep a network of their own. It is the embedded one at first, for which the risk of a blunder is calibrated;
+// Play and Ask begin with the user's newest.
+const keyOfNetwork = (mode) => (mode === "review" ? "reviewNetwork" : "network");
+function showNetwork(mode) {
+  const kept = networks.find(({ name }) => name === game[keyOfNetwork(mode)]);
+  const first = mode === "review" ? networks.find(({ embedded }) => embedded) : null;
+  $("network").value = (kept ?? first ?? networks[0]).name;
+}
+
+// Set the ratings to that of the network: an imitation's is the imitated player's.
+const resetRatings = () => {
+  for (const name of ["rating", "asked"]) Object.assign($(name), { value: chosen().rating }).oninput();
+};
 const offered = await ask("/api/networks");
 networks.push(...offered.networks);
 $("network").replaceChildren(...networks.map(({ name, label }) => dom("option", { value: name }, label)));
-if (networks.some(({ name }) => name === game.network)) $("network").value = game.network;
-// Set the rating to that of the network: an imitation's is the imitated player's.
 $("network").onchange = () => {
-  Object.assign($("rating"), { value: chosen().rating }).oninput();
-  change({ network: chosen().name });
+  if (game.mode !== "review") resetRatings();
+  change({ [keyOfNetwork(game.mode)]: chosen().name });
 };
 $("with-stockfish").disabled = !offered.stockfish;
 for (const name in modes) {
   $(`tab-${name}`).onclick = () => select(name);
   modes[name].begin();
 }
-if (game.network !== $("network").value) $("network").onchange();
+showNetwork("play");
+if (game.network !== chosen().name) resetRatings();
+game.network = chosen().name;
 select(game.mode);

@@ -109,7 +109,7 @@ export function say(text, wrong = false) {
 const saved = JSON.parse(sessionStorage.getItem("game") ?? "{}");
 export const game = { start: "", moves: [], at: 0, over: "", mode: "play", ...saved };
 export const store = () => sessionStorage.setItem("game", JSON.stringify(game));
-export const networks = []; // what the server says of each
+export const networks = []; // the server's description of each
 export const chosen = () => networks.find(({ name }) => name === $("network").value) ?? {};
 export const timeControl = () => game.clocks?.control ?? ""; // of the game in Play
 export const shown = () => ({
@@ -124,10 +124,10 @@ export const onPosition = (listener) => (state.listener = listener);
 
 // Change the game, show the position and return true. If the server rejects the change, do nothing.
 export async function change(changes) {
-  const mine = ++state.version;
+  const version = ++state.version;
   const { start, moves, at, over, mode } = { ...game, ...changes };
   const found = await ask("/api/state", { start, moves, at, over: mode === "play" ? over : "" });
-  if (!found || mine !== state.version) return;
+  if (!found || version !== state.version) return;
   Object.assign(position, found);
   Object.assign(game, changes, { moves: found.moves });
   store();

@@ -4,9 +4,9 @@ import {
 } from "./page.js";
 
 const SETTINGS = ["style", "rating", "color", "clock", "own-rating"];
-const other = (side) => (side === "w" ? "b" : "w");
+const opposite = (side) => (side === "w" ? "b" : "w");
 const isAtEnd = () => game.at === game.moves.length;
-const turnNow = () => ((game.moves.length - game.at) % 2 ? other(position.turn) : position.turn);
+const turnNow = () => ((game.moves.length - game.at) % 2 ? opposite(position.turn) : position.turn);
 const isOver = () => Boolean(game.over || (isAtEnd() && position.ending));
 const isRunning = () => !isOver() && game.moves.length > 1;
 const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
@@ -34,13 +34,17 @@ export function begin() {
 
 function readSettings() {
   for (const name of SETTINGS) game[name] = $(name).value;
-  $("rating-shown").textContent = game.rating;
-  $("rating-label").hidden = game.style === "strongest" || !chosen().reads_ratings;
+  showRating();
   store();
 }
 
+function showRating() {
+  $("rating-shown").textContent = game.rating;
+  $("rating-label").hidden = game.style === "strongest" || !chosen().reads_ratings;
+}
+
 async function askAndStart(start) {
-  if (!isRunning() || (await confirm("A game is running. Throw it away and start a new one?"))) startGame(start);
+  if (!isRunning() || (await confirm("A game is running. Abandon it and start a new one?"))) startGame(start);
 }
 
 function startGame(start) {
@@ -58,6 +62,7 @@ export async function make(word) {
 // Called after each change of the position: show whose turn it is, and let the network move.
 export function show() {
   showClocks();
+  showRating();
   for (const name of ["resign", "offer-draw"]) $(name).disabled = !isRunning();
   if (isAtEnd() && isOver()) say(`Game over: ${position.ending}.`);
   else if (!isAtEnd()) say("This is an earlier position of the game: the arrow keys go through it.");
@@ -66,13 +71,13 @@ export function show() {
 }
 
 async function answer() {
-  const [mine, begun] = [newest(), performance.now()];
+  const [version, begun] = [newest(), performance.now()];
   say("The network is thinking…");
   const clock = game.clocks ? Math.floor(game.clocks[position.turn]) : null;
   const settings = { style: game.style, rating: Number(game.rating), clock };
   const found = await ask("/api/play", { ...shown(), ...settings });
   if (found?.seconds) await wait(found.seconds - (performance.now() - begun) / 1000);
-  if (!found || mine !== newest() || isOver()) return;
+  if (!found || version !== newest() || isOver()) return;
   game.said = found.said;
   make(found.move);
 }
@@ -89,9 +94,9 @@ const resign = async () => (await confirm("Resign this game?")) && isRunning() &
 
 async function offerDraw() {
   if (!isMyTurn()) return say("Offer a draw when it is your move.");
-  const mine = newest();
+  const version = newest();
   const found = await ask("/api/draw", shown());
-  if (!found || mine !== newest()) return;
+  if (!found || version !== newest()) return;
   if (found.accepted) end("agreed");
   else say(`${found.said} Your move.`);
 }
@@ -100,14 +105,14 @@ async function offerDraw() {
 export function describeGame() {
   const network = $("network").selectedOptions[0].textContent;
   const style = $("style").selectedOptions[0].textContent;
-  const [mine, its] = game.color === "w" ? ["White", "Black"] : ["Black", "White"];
+  const [own, other] = game.color === "w" ? ["White", "Black"] : ["Black", "White"];
   const rated = game.style !== "strongest" && chosen().reads_ratings;
   const rating = rated ? game.rating : "";
   return {
     Event: "Game against a network, Fianchetto", Site: "this computer",
     Date: new Date().toISOString().slice(0, 10).replaceAll("-", "."),
-    [mine]: "You", [its]: network, [`${its}Type`]: "program", [`${mine}Type`]: "human",
-    [`${mine}Elo`]: game["own-rating"] || rating, [`${its}Elo`]: rating,
+    [own]: "You", [other]: network, [`${other}Type`]: "program", [`${own}Type`]: "human",
+    [`${own}Elo`]: game["own-rating"] || rating, [`${other}Elo`]: rating,
     TimeControl: timeControl() || "-", Style: style,
   };
 }

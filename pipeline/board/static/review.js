@@ -16,10 +16,10 @@ export function begin() {
   panel.ondragover = (event) => event.preventDefault();
   panel.ondrop = (event) => event.preventDefault() ?? readFile(event.dataTransfer.files[0]);
   $("pgn").oninput = () => takePgn($("pgn").value);
-  $("review-form").onsubmit = (event) => event.preventDefault() ?? run();
+  $("review-form").onsubmit = (event) => event.preventDefault() ?? startReview();
   $("review-this").onclick = reviewThis;
   $("stop").onclick = () => running?.abort();
-  $("lichess").onsubmit = (event) => event.preventDefault() ?? work(download);
+  $("lichess").onsubmit = (event) => event.preventDefault() ?? runJob(download);
 }
 
 async function readFile(file) {
@@ -40,7 +40,7 @@ async function reviewThis() {
   const played = `${game.moves}` === `${game.played?.moves}` && !game.tags;
   const pgn = await toPgn(played ? describeGame() : game.tags ?? {}, played ? game.over : "");
   if (pgn) takePgn(pgn, "the board");
-  if (pgn) run();
+  if (pgn) startReview();
 }
 
 async function download(signal) {
@@ -59,38 +59,38 @@ function showProgress(text, wrong = false) {
   $("progress").classList.toggle("bad", wrong);
 }
 
-// Do one piece of work at a time, which the Stop button ends.
-async function work(job) {
+// Run a job, which the Stop button ends; an earlier one is ended first.
+async function runJob(job) {
   running?.abort();
-  const mine = (running = new AbortController());
+  const current = (running = new AbortController());
   $("stop").hidden = false;
   try {
-    await job(mine.signal);
+    await job(current.signal);
   } catch (error) {
-    if (mine === running) showProgress(error instanceof TypeError ? BROKEN : error.message, true);
+    if (current === running) showProgress(error instanceof TypeError ? BROKEN : error.message, true);
   }
-  if (mine !== running) return;
-  if (mine.signal.aborted) showProgress("Stopped.");
+  if (current !== running) return;
+  if (current.signal.aborted) showProgress("Stopped.");
   $("stop").hidden = $("meter").hidden = true;
 }
 
-function run() {
+function startReview() {
   const pgn = imported || $("pgn").value;
   [header, rows, summary] = [null, [], null];
   forget();
   $("reviewed").replaceChildren();
   showProgress("Reading the game…");
-  return work((signal) => (countGames(pgn) > 1 ? reviewGames(pgn, signal) : reviewOne(pgn, signal)));
+  return runJob((signal) => (countGames(pgn) > 1 ? reviewGames(pgn, signal) : reviewOne(pgn, signal)));
 }
 
 async function reviewOne(pgn, signal) {
   const [white, black] = [$("white"), $("black")].map(({ value }) => Number(value) || null);
   const settings = { pgn, network: $("network").value, source: $("source").value, white, black };
-  await stream("/api/review", settings, signal, take);
+  await stream("/api/review", settings, signal, addPart);
   if (!summary && !signal.aborted) throw new Error(BROKEN);
 }
 
-function take(part) {
+function addPart(part) {
   header ??= part.header;
   if (part.row) rows.push(part.row);
   summary = part.summary;
@@ -120,16 +120,20 @@ export function show(board) {
   }
   const why = (index) => dom("span", { class: color(rows[index]) }, ` ${rows[index].why}`);
   const moments = summary.moments.map((index) => dom("li", {}, goButton(index), why(index)));
-  const { white, black } = header.ratings;
   $("reviewed").replaceChildren(
     dom("h2", {}, header.title), dom("p", { class: "soft" }, header.about), drawCurve(),
     dom("p", { id: "about-move" }, row?.text ?? "Choose a move."),
     dom("h2", {}, "Key moments"), dom("ol", {}, ...moments), moments.length ? "" : "No move stands out.",
     dom("h2", {}, "Both sides"), table(summary.table[0], summary.table.slice(1)),
     dom("h2", {}, "All moves"),
-    dom("p", { class: "soft" }, `Percentages are of players rated ${white} (White's moves) and ${black} (Black's).`),
-    listRows(row),
+    dom("p", { class: "soft" }, describePercentages()), listRows(row),
   );
+}
+
+function describePercentages() {
+  const { people, is_one_person: isOnePerson, ratings: { white, black } } = header;
+  if (isOnePerson) return `Percentages are what the network expects of ${people}.`;
+  return `Percentages are of ${people} rated ${white} (White's moves) and ${black} (Black's).`;
 }
 
 function listRows(current) {
@@ -137,7 +141,7 @@ function listRows(current) {
     goButton(index), row.loss.toFixed(2), percent(row.probability), row.best, percent(row.best_probability),
     percent(row.risk),
   ]);
-  const all = table(["Move", "loss", "players play it", "best move", "players find it", "players blunder"], cells);
+  const all = table(["Move", "loss", "chosen by", "best move", "found by", "risk of a blunder"], cells);
   if (current) all.querySelectorAll("tbody tr")[rows.indexOf(current)].setAttribute("aria-current", "true");
   return all;
 }

@@ -113,11 +113,16 @@ class Show(BaseCommand):
         """Return the planes as text and the legal moves with their labels."""
         import chess
 
-        from pipeline.board.show import moves, picture, show
+        from pipeline.board.show import draw_picture, format_position, list_moves
 
         fen = chess.STARTING_FEN if self.fen == "startpos" else self.fen
-        labels = {uci: label for label, uci in moves(fen, self.view)}
-        result = {"fen": fen, "view": self.view, "moves": labels, "text": show(fen, self.view)}
+        labels = {uci: label for label, uci in list_moves(fen, self.view)}
+        result = {
+            "fen": fen,
+            "view": self.view,
+            "moves": labels,
+            "text": format_position(fen, self.view),
+        }
         if self.out is not None:
-            result["picture"] = str(picture(fen, self.view, self.out))
+            result["picture"] = str(draw_picture(fen, self.view, self.out))
         return result

@@ -189,6 +189,7 @@ class Review(BaseCommand):
     def run(self) -> dict[str, Any]:
         """Return the review of the first game, or of all games of --player."""
         import model
+        from pipeline.board.networks import read_people
         from pipeline.board.review import ReviewRequest, review
         from pipeline.evaluation.game_texts import read_dump
         from pipeline.storage.tables import align_columns
@@ -197,7 +198,8 @@ class Review(BaseCommand):
             return self._review_games()
         pgn = next(read_dump(str(self.game)), b"").decode("utf-8", "replace")
         player = model.load(self.checkpoint or EMBEDDED, device="cpu")
-        first, *steps, last = review(ReviewRequest(pgn=pgn, source=self.scores), player)
+        request, people = ReviewRequest(pgn=pgn, source=self.scores), read_people(self.checkpoint)
+        first, *steps, last = review(request, player, people=people)
         rows = [step["row"] for step in steps]
         result: dict[str, Any] = {**first["header"], **last["summary"], "rows": rows}
         moments = [rows[index]["text"] for index in result["moments"]] or ["No move stands out."]
@@ -207,7 +209,7 @@ class Review(BaseCommand):
 
     def _review_games(self) -> dict[str, Any]:
         from engine.progress import Tick
-        from pipeline.board.game_reviews import GamesRequest, render, review_games
+        from pipeline.board.game_reviews import GamesRequest, format_review, review_games
         from pipeline.board.lichess import MAX_PGN_BYTES
         from pipeline.evaluation.game_texts import read_dump
 
@@ -224,4 +226,4 @@ class Review(BaseCommand):
             for step in steps:
                 progress(Tick(step["done"], step["of"], "games"))
                 summary = step.get("summary", summary)
-        return {**header, **summary, "text": render(header, summary)}
+        return {**header, **summary, "text": format_review(header, summary)}

@@ -1,12 +1,11 @@
-"""The risk of a blunder against what happened, on games with [%eval] comments that the network has
-not trained on.
+"""Compare the predicted risk of a blunder with the observed rate, on unseen games with [%eval].
 
     python -m tests.pipeline.board.calibration --positions DATASET --pgn DUMP [--split test]
     [--games 480]
 
-DATASET was ingested from DUMP. Of each game 20 moves are drawn. A table by the mover's rating is
-printed, and the error over tenths of the predicted risk; for the split val also the weights that
-fit it (WEIGHTS in pipeline/board/scores.py).
+DATASET was ingested from DUMP. 20 random moves of each game are used. The script prints a table by
+the mover's rating and the error by deciles of the predicted risk; for the split val, also the
+fitted weights (RISK_WEIGHTS in pipeline/board/scores.py).
 """
 
 import io
@@ -23,12 +22,12 @@ from pipeline.board.ask import SIMULATIONS
 from pipeline.board.game import read_rating
 from pipeline.board.scores import (
     BLUNDER,
-    WEIGHTS,
-    bounded_loss,
+    RISK_WEIGHTS,
     compute_features,
-    final_score,
     has_scores,
-    policy_labels,
+    measure_loss,
+    measure_move_losses,
+    score_if_over,
     score_in_game,
 )
 from pipeline.dataset.dataset import open_manifest
@@ -39,8 +38,8 @@ from pipeline.evaluation.game_texts import read_texts
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.tables import text_table
 
-MOVES = 20
-"""Moves drawn from each game."""
+GAME_MOVES = 20
+"""Number of random moves used of each game."""
 
 
 @click.command()
@@ -49,22 +48,23 @@ MOVES = 20
 @click.option("--split", type=click.Choice(["val", "test"]), default="test")
 @click.option("--games", default=480)
 def main(positions: Path, pgn: str, split: str, games: int) -> None:
-    """Print the tables."""
-    features_RF, ratings_R, blunder_R, game_R = measure(positions, pgn, split, games)
-    risk_R = 1 / (1 + np.exp(-features_RF @ np.array(WEIGHTS)))
+    """Print the risk of a blunder, predicted and observed."""
+    features_RF, ratings_R, blunder_R, game_R = measure_games(positions, pgn, split, games)
+    risk_R = 1 / (1 + np.exp(-features_RF @ np.array(RISK_WEIGHTS)))
     count = len(np.unique(game_R))
     click.echo(f"{len(risk_R):,} moves of {count} games, {blunder_R.mean():.1%} are blunders")
     click.echo(text_table(compare_by_rating(risk_R, ratings_R, blunder_R, game_R)))
-    tenths = np.array_split(np.argsort(risk_R), 10)
-    errors = [abs(risk_R[tenth].mean() - blunder_R[tenth].mean()) for tenth in tenths]
-    click.echo(f"error over tenths of the risk: {np.mean(errors):.4f}, largest {max(errors):.4f}")
+    deciles = np.array_split(np.argsort(risk_R), 10)
+    errors = [abs(risk_R[decile].mean() - blunder_R[decile].mean()) for decile in deciles]
+    click.echo(f"mean error over deciles: {np.mean(errors):.4f}, largest {max(errors):.4f}")
     if split == "val":
-        click.echo(f"weights: {fit(features_RF, blunder_R).round(3).tolist()}")
+        click.echo(f"weights: {fit_weights(features_RF, blunder_R).round(3).tolist()}")
 
 
-def measure(positions: Path, dump: str, split: str, count: int) -> tuple[NDArray[np.float64], ...]:
-    """Return features float64[R, F], ratings, whether a move lost more than BLUNDER, and the game's
-    number, float64[R]."""
+def measure_games(
+    positions: Path, dump: str, split: str, count: int
+) -> tuple[NDArray[np.float64], ...]:
+    """Return features float64[R, F]; ratings, is-a-blunder and game number, float64[R] each."""
     rng, dataset = np.random.default_rng(1), open_manifest(positions)
     splits = read_games(positions, dataset.page, ["split"])["split"].to_pylist()
     numbers = [number for number, name in enumerate(splits) if name == split]
@@ -77,37 +77,35 @@ def measure(positions: Path, dump: str, split: str, count: int) -> tuple[NDArray
         rated = read_rating(game.headers, "white") and read_rating(game.headers, "black")
         if rated and used < count and has_scores(game):
             used += 1
-            rows += [[*row, number] for row in game_rows(game, player, rng)]
+            rows += [[*row, number] for row in measure_moves(game, player, rng)]
     return np.array([row[:-3] for row in rows]), *np.array([row[-3:] for row in rows]).T
 
 
-def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> list[list[float]]:
-    """Return the features, the mover's rating and whether it was a blunder, of MOVES moves of a
-    game."""
+def measure_moves(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> list[list[float]]:
+    """Return features, the mover's rating and whether it blundered, of random moves of a game."""
     nodes = list(game.mainline())
     scores = [score_in_game(game)]
     for node in nodes:
-        final = final_score(node.board())
+        final = score_if_over(node.board())
         scores.append(score_in_game(node) if final is None else final)
     rows = []
-    for ply in sorted(rng.permutation(len(nodes))[:MOVES].tolist()):
+    for ply in sorted(rng.permutation(len(nodes))[:GAME_MOVES].tolist()):
         board = nodes[ply].parent.board()
         own, other = (
             read_rating(game.headers, chess.COLOR_NAMES[board.turn ^ side]) for side in (0, 1)
         )
         choice = player.choose(board, temperature=0, rating=own, opponent_rating=other)
         policy = choice.probabilities
-        labels = policy_labels(policy, player.analyse(board, SIMULATIONS, lines=0))
-        loss = bounded_loss(scores[ply], scores[ply + 1], board.turn)
-        rows.append([*compute_features(labels, own), own, loss > BLUNDER])
+        losses = measure_move_losses(policy, player.analyse(board, SIMULATIONS, lines=0))
+        loss = measure_loss(scores[ply], scores[ply + 1], board.turn)
+        rows.append([*compute_features(losses, own), own, loss > BLUNDER])
     return rows
 
 
 def compare_by_rating(
     risk_R: Any, ratings_R: Any, blunder_R: Any, game_R: Any
 ) -> list[dict[str, Any]]:
-    """Return a row for each band of ratings; the interval is that of predicted minus observed,
-    games as the unit."""
+    """Return a row for each rating band, with predicted minus observed and its interval by game."""
     bands_R, rows = rating_band(ratings_R, RATING_EDGES), []
     for band, name in enumerate(band_names(RATING_EDGES)):
         here_R = bands_R == band
@@ -119,8 +117,8 @@ def compare_by_rating(
     return rows
 
 
-def fit(features_RF: Any, blunder_R: Any) -> NDArray[np.float64]:
-    """Return the weights of a logistic regression, by Newton's method."""
+def fit_weights(features_RF: Any, blunder_R: Any) -> NDArray[np.float64]:
+    """Fit the weights of a logistic regression by Newton's method."""
     weights_F = np.zeros(features_RF.shape[1])
     for _ in range(30):
         risk_R = 1 / (1 + np.exp(-features_RF @ weights_F))

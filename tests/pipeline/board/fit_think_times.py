@@ -1,10 +1,10 @@
-"""Fit pipeline/board/think_times.py: the share of the clock that people spend on a move.
+"""Fit THINK_TIMES in pipeline/board/ask.py: the share of the clock that a move takes.
 
     python -m tests.pipeline.board.fit_think_times GAMES.pgn.zst... [--games 20000]
 
-Every [%clk] comment of the games is compared with the same player's comment before. Moves are
-grouped by speed, move number and the share of the starting time that is left, and the table's
-rows are printed. The first move of each side is left out, because its clock does not run.
+Each [%clk] comment is compared with the player's previous one. Moves are grouped by speed, move
+number and the share of the starting time that is left, and the table's rows are printed. The first
+move of each side is left out, because its clock does not run.
 """
 
 import re
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import click
 import numpy as np
 
-from pipeline.board.think_times import QUANTILES, table_key
+from pipeline.board.ask import THINK_QUANTILES, think_time_key
 from pipeline.evaluation.game_texts import read_dump
 
 CLOCK = re.compile(r"%clk (\d+):(\d+):(\d+)")
@@ -45,13 +45,13 @@ def main(paths: tuple[str, ...], games: int) -> None:
             left = clocks[ply - 2]
             if left > 0 and initial >= 30:
                 spent = max(left - clocks[ply] + increment, 0)
-                group = table_key(initial, ply // 2 + 1, left)
+                group = think_time_key(initial, ply // 2 + 1, left)
                 shares.setdefault(group, []).append(min(spent / left, 1.0))
         if count == games:
             break
     click.echo(f"{count:,} games, {sum(map(len, shares.values())):,} moves")
     for group in sorted(shares):
-        row = np.quantile(shares[group], QUANTILES).round(3).tolist()
+        row = np.quantile(shares[group], THINK_QUANTILES).round(3).tolist()
         click.echo(f"    {group}: {tuple(row)},  # {len(shares[group]):,} moves")
 
 

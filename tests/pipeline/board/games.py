@@ -13,8 +13,9 @@ SHORT = """[Event "Rated Rapid game"]
 """A scholar's mate with evaluations, of players whose names are HTML."""
 MATE = 100_000
 EVALS = (15, 30, 30, -60, -60, -50, MATE)
-"""Its evaluations before each move, in centipawns of White; a mate is MATE."""
-WITHOUT = "1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0"
+"""Evaluations before each move of SHORT, in centipawns of White; a mate is MATE."""
+UNSCORED = "1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0"
+"""The same game without evaluations."""
 
 TAGS = '[Event "x"]\n[White "{}"]\n[Black "{}"]\n[Result "{}"]\n[TimeControl "60+0"]\n'
 RATED = '[WhiteElo "1500"]\n[BlackElo "1500"]\n[Opening "Open Game: Parham"]\n\n'
@@ -29,4 +30,5 @@ MATED = (
 
 
 def game(moves: str, white: str, black: str, result: str) -> str:
+    """Return a game as PGN, with ratings and a time control."""
     return f"{TAGS.format(white, black, result)}{RATED}{moves} {result}\n\n"

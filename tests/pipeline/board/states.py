@@ -1,4 +1,4 @@
-"""The states of the board's page, one after the other, for pictures."""
+"""Bring the board's page into one state after the other, for pictures."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def open_states(page: "Page", games: str = "", name: str = "me") -> Iterator[str]:
-    """Bring an open page into each state and yield its name; `games` are those of a player."""
+    """Yield the name of each state of a page once it is shown; `games` are those of `name`."""
     games = games or game(HANGS, name, "you", "0-1") + game(MATED, "you", name, "1-0") * 4
     page.check("#bar")
     page.fill("#typed-move", "e4")

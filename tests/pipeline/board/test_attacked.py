@@ -1,5 +1,4 @@
-"""The board as a process: clients that leave, Ctrl-C at any moment, many reviews, and requests that
-make no sense."""
+"""The board as a process: clients that leave, Ctrl-C, many reviews, and ports in use."""
 
 import json
 import os
@@ -42,8 +41,7 @@ for line in sys.stdin:
     elif word == "quit":
         break
 """
-"""An engine that finds nothing in 0.1 s, and starts more slowly than a server that ends waits for
-its requests."""
+"""An engine that starts in 2.5 s, longer than a server that stops waits for its requests."""
 
 
 class Board:
@@ -52,13 +50,13 @@ class Board:
     def __init__(self, process: "subprocess.Popen[str]", url: str) -> None:
         self.process, self.url = process, url
         self.lines: list[Iterator[bytes]] = []
-        """Of reviews; one that is let go closes its connection."""
+        """Streams of reviews; a stream that is garbage-collected closes its connection."""
 
     def post(self, name: str, **body: Any) -> requests.Response:
         return requests.post(f"{self.url}/api/{name}", json=body, timeout=300)
 
     def begin_review(self) -> requests.Response:
-        """Begin a review, and return when its header has come."""
+        """Start a review, and return once its header has arrived."""
         body = {"pgn": LONG_GAME, "network": "embedded", "source": "stockfish"}
         answer = requests.post(f"{self.url}/api/review", json=body, stream=True, timeout=300)
         self.lines.append(answer.iter_lines(chunk_size=1))
@@ -82,7 +80,7 @@ def test_reviews_end_with_their_clients_and_ctrl_c_says_one_line(tmp_path: Path)
         for review in reviews:
             review.close()
         until(lambda: not board.engines())
-        leave_within_a_request(url)
+        disconnect_within_a_request(url)
         with board.begin_review():
             until(board.engines)
             process.send_signal(signal.SIGINT)
@@ -91,8 +89,8 @@ def test_reviews_end_with_their_clients_and_ctrl_c_says_one_line(tmp_path: Path)
         assert "interrupted" in line
 
 
-def leave_within_a_request(url: str) -> None:
-    """Send half of a request's body and go."""
+def disconnect_within_a_request(url: str) -> None:
+    """Send half of a request's body and disconnect."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as client:
         head = "POST /api/play HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

@@ -1,10 +1,12 @@
-"""The page as a person uses it, in a real browser: by mouse, by keyboard, on a phone, with a server
-that dies."""
+"""The page in a real browser: with a mouse, with a keyboard, on a phone, and without its server."""
 
 import io
+import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import chess
@@ -12,6 +14,7 @@ import chess.pgn
 import pytest
 
 import model
+from model.card import CARD_FILE
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.board.games import HANGS, MATED, SHORT, game
 from tests.pipeline.board.served import serving
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = MARKS
 
 EXPECTED = re.compile(r"net::ERR_(CONNECTION|EMPTY)|status of 400")
-"""What a browser logs of a server that is away, and of a move or game that is refused."""
+"""What a browser logs while the server is down, and when a move or a game is refused."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def browser() -> "Iterator[Browser]":
 
 @contextmanager
 def visiting(browser: "Browser", url: str, **options: object) -> "Iterator[Page]":
-    """Open the page in a browser of its own; at the end no error may have been logged in it."""
+    """Open the page in a new browser context; at the end, require that it logged no error."""
     context = browser.new_context(**({"viewport": {"width": 1100, "height": 900}} | options))
     page = context.new_page()
     page.set_default_timeout(60_000)
@@ -62,8 +65,8 @@ def visiting(browser: "Browser", url: str, **options: object) -> "Iterator[Page]
     assert not [error for error in errors if not EXPECTED.search(error)]
 
 
-def pieces(page: "Page") -> str:
-    """Read the board as the first field of a FEN, from what screen readers are told."""
+def read_pieces(page: "Page") -> str:
+    """Return the first field of the FEN, read from the labels for screen readers."""
     board = chess.Board(None)
     for label in page.locator("[data-square]").evaluate_all("all => all.map(it => it.ariaLabel)"):
         name, piece, *_ = label.split(", ")
@@ -76,19 +79,19 @@ def pieces(page: "Page") -> str:
     return board.board_fen()
 
 
-def moves(page: "Page") -> list[str]:
-    """Read the list of moves as SAN."""
+def read_moves(page: "Page") -> list[str]:
+    """Return the list of moves in SAN."""
     return [
         re.sub(r"^\d+\.+ ", "", text) for text in page.locator("#moves button").all_inner_texts()
     ]
 
 
-def board_of(page: "Page", start: str = chess.STARTING_FEN) -> chess.Board:
-    """Play the list of moves by python-chess, and compare the boards."""
+def replay_moves(page: "Page", start: str = chess.STARTING_FEN) -> chess.Board:
+    """Replay the list of moves with python-chess, check the page's board, and return it."""
     board = chess.Board(start)
-    for san in moves(page):
+    for san in read_moves(page):
         board.push_san(san)
-    assert pieces(page) == board.board_fen()
+    assert read_pieces(page) == board.board_fen()
     return board
 
 
@@ -98,8 +101,8 @@ def choose_clock(page: "Page", clock: str) -> None:
     page.locator("#clock-bottom").wait_for()
 
 
-def make(page: "Page", move: chess.Move) -> None:
-    """Click a move, and the piece of a promotion."""
+def make_move(page: "Page", move: chess.Move) -> None:
+    """Make a move by clicks, with the piece of a promotion."""
     page.click(f"[data-square={chess.square_name(move.from_square)}]")
     page.click(f"[data-square={chess.square_name(move.to_square)}].target")
     if move.promotion is not None:
@@ -116,10 +119,10 @@ def test_a_game_is_clicked_to_its_end_and_saved(browser: "Browser", url: str) ->
     with visiting(browser, url) as page:
         page.locator("#rating").fill("800")
         while "Game over" not in (status := wait_for_turn(page)):
-            board = board_of(page)
-            make(page, strong.analyse(board, 64, lines=0).moves[0].move)
+            board = replay_moves(page)
+            make_move(page, strong.analyse(board, 64, lines=0).moves[0].move)
             page.locator("#moves button").nth(len(board.move_stack)).wait_for()
-        board = board_of(page)
+        board = replay_moves(page)
         assert board.is_game_over() or board.is_repetition(3) or board.is_fifty_moves()
         result = re.search(r"Game over: (White wins|Black wins|Draw).*, (1-0|0-1|1/2-1/2)", status)
         assert result
@@ -137,14 +140,14 @@ def test_a_game_is_clicked_to_its_end_and_saved(browser: "Browser", url: str) ->
         page.locator("#status", has_text="Game over").wait_for()
         page.click("#take-back")
         page.locator("#status", has_text="Your move").wait_for()
-        assert len(moves(page)) < len(board.move_stack)
+        assert len(read_moves(page)) < len(board.move_stack)
         page.click("#new")
         page.click("#sure [value=no]")
-        assert moves(page), "a running game is kept"
+        assert read_moves(page), "a running game is kept"
         page.click("#new")
         page.click("#sure [value=yes]")
         page.locator("#moves button").first.wait_for(state="detached")
-        assert pieces(page) == chess.STARTING_FEN.split()[0]
+        assert read_pieces(page) == chess.STARTING_FEN.split()[0]
 
 
 def test_pieces_are_dragged_and_promotions_chosen(browser: "Browser", url: str) -> None:
@@ -152,19 +155,19 @@ def test_pieces_are_dragged_and_promotions_chosen(browser: "Browser", url: str) 
     with visiting(browser, url) as page:
         page.drag_and_drop("[data-square=g1]", "[data-square=f3]")
         page.locator("#moves button").nth(1).wait_for()
-        assert moves(page)[0] == "Nf3"
+        assert read_moves(page)[0] == "Nf3"
         page.fill("#fen", "nonsense")
         page.press("#fen", "Enter")
         page.click("#sure [value=yes]")
         page.locator("#status.bad").wait_for()
-        assert moves(page)[0] == "Nf3"  # what is refused changes nothing
+        assert read_moves(page)[0] == "Nf3"  # what is refused changes nothing
         page.fill("#fen", start)
         page.press("#fen", "Enter")
         page.click("#sure [value=yes]")
         page.locator("#moves button").first.wait_for(state="detached")
-        make(page, chess.Move.from_uci("a7a8r"))
+        make_move(page, chess.Move.from_uci("a7a8r"))
         page.locator("#moves button").first.wait_for()
-        assert moves(page)[0] == "a8=R+"
+        assert read_moves(page)[0] == "a8=R+"
 
 
 def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
@@ -178,9 +181,9 @@ def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
             page.keyboard.press(key)
         wait_for_turn(page)
         page.locator("#moves button").nth(1).wait_for()
-        assert moves(page)[0] == "e4"
+        assert read_moves(page)[0] == "e4"
         assert page.evaluate("document.activeElement.dataset.square") == "e4"
-        board = board_of(page)
+        board = replay_moves(page)
         san = board.san(next(iter(board.legal_moves)))
         page.keyboard.press("Tab")
         clock = "JSON.parse(sessionStorage.getItem('game')).clocks.w"
@@ -191,10 +194,13 @@ def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
             page.locator("#status.bad", has_text="not a legal move").wait_for()
         page.wait_for_timeout(300)  # the page counts every 0.2 s
         assert page.evaluate(clock) <= before, "a move that is refused adds no time"
+        page.check("#bar")
+        page.focus("#typed-move")
         page.keyboard.type(san)
         page.keyboard.press("Enter")
         page.locator("#moves button").nth(3).wait_for()
-        assert moves(page)[2] == san
+        assert page.is_checked("#bar"), "a typed move leaves the switches as they are"
+        assert read_moves(page)[2] == san
         page.focus("#tab-ask")
         page.keyboard.press("Enter")
         page.locator("#shares tbody tr").first.wait_for()
@@ -229,7 +235,7 @@ def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(
     with serving() as (process, url), visiting(browser, url) as page:
         page.clock.install()
         choose_clock(page, "60+0")
-        make(page, chess.Move.from_uci("e2e4"))
+        make_move(page, chess.Move.from_uci("e2e4"))
         page.locator("#moves button").nth(1).wait_for()
         process.kill()
         process.wait()
@@ -264,8 +270,8 @@ def test_castling_premoves_resigning_and_the_evaluation_bar(browser: "Browser", 
         until(lambda: hold)
         hold[0].continue_()
         page.locator("#moves button").nth(3).wait_for()
-        assert moves(page)[0] == "O-O"
-        assert moves(page)[2] == "a4"
+        assert read_moves(page)[0] == "O-O"
+        assert read_moves(page)[2] == "a4"
         assert float(page.get_attribute("#score-bar", "aria-valuenow") or 0) > 0.5
         page.click("#resign")
         page.click("#sure [value=yes]")
@@ -300,3 +306,27 @@ def test_many_games_are_reviewed_stopped_and_opened(browser: "Browser", url: str
         page.click("#review-form .main")
         page.click("#stop")
         page.locator("#progress", has_text="Stopped").wait_for()
+
+
+def test_a_new_imitation_is_preselected_and_named_and_reviews_use_the_embedded_network(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    folder = tmp_path / "datasets" / "checkpoints" / "ada"
+    shutil.copytree(EMBEDDED, folder)
+    card = json.loads((folder / CARD_FILE).read_text())
+    card["data"]["player"] = {"names": ["Ada"], "rating": 1850, "games": 1200}
+    (folder / CARD_FILE).write_text(json.dumps(card))
+    with serving(cwd=tmp_path) as (_, url), visiting(browser, url) as page:
+        assert page.input_value("#network") == "ada"
+        assert page.inner_text("#training") == "Trained on the moves of Ada in 1,200 games."
+        assert page.inner_text("#rating-shown") == "1850"
+        assert page.inner_text("#style option >> nth=0") == "Like Ada, mistakes included"
+        make_move(page, chess.Move.from_uci("e2e4"))
+        page.locator("#status", has_text="which Ada would play with a probability of").wait_for()
+        page.click("#tab-ask")
+        page.locator("h2", has_text="Probability that Ada plays each move, by rating").wait_for()
+        page.click("#tab-review")
+        assert page.input_value("#network") == "embedded"
+        page.click("#tab-play")
+        page.select_option("#network", "embedded")
+        assert page.inner_text("#rating-shown") == "1500"

@@ -1,4 +1,4 @@
-"""The download of a Lichess user's games, from a local server that stands in for Lichess."""
+"""The download of a Lichess user's games, from a local server in place of Lichess."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.pipeline.board.games import SHORT
 
 @contextmanager
 def answering(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[str]]]:
-    """Serve the answers in order; give the address and the paths that were asked for."""
+    """Serve the answers in order; yield the address and the list of requested paths."""
     left, asked = list(answers), list[str]()
 
     class Handler(BaseHTTPRequestHandler):
@@ -37,7 +37,7 @@ def answering(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-def test_games_are_streamed_and_too_many_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_games_are_streamed_and_status_429_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lichess, "WAIT_SECONDS", 1)
     text = (SHORT + "\n") * 1000 + "ä"
     with answering((429, b""), (200, text.encode())) as (server, asked):
@@ -53,7 +53,7 @@ def test_games_are_streamed_and_too_many_requests_wait(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("status", "words"), [(404, "no player"), (302, "status 302.*download"), (500, "drop the")]
 )
-def test_failures_say_how_to_go_on(status: int, words: str) -> None:
+def test_errors_name_the_way_to_export_games(status: int, words: str) -> None:
     with (
         answering((status, b"")) as (server, asked),
         pytest.raises(FetchError, match=words),

@@ -1,5 +1,4 @@
-"""Reviews: losses against the game's own evaluations, moments, the risk of a blunder, and the
-command."""
+"""Reviews of one game: losses, probabilities, moments, the risk of a blunder, and the command."""
 
 import json
 import math
@@ -15,11 +14,11 @@ import model
 from pipeline.board import scores
 from pipeline.board.game import read_pgn
 from pipeline.board.review import ReviewRequest, review
-from pipeline.board.scores import BLUNDER, Labels, predict_risk
+from pipeline.board.scores import BLUNDER, MoveLosses, predict_risk
 from pipeline.cli.main import parse
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.preflight import is_installed
-from tests.pipeline.board.games import EVALS, SHORT, WITHOUT
+from tests.pipeline.board.games import EVALS, SHORT, UNSCORED
 
 
 @cache
@@ -34,8 +33,7 @@ def review_rows(pgn: str, source: str = "auto") -> tuple[dict, list[dict], dict]
 
 
 def curve(centipawns: int) -> float:
-    """Return the expected score of docs/glossary.md's curve: a margin of 98 and a slope of 517
-    centipawns; 1 for a mate."""
+    """Return the expected score by the curve of docs/glossary.md, with its margin and slope."""
     win, loss = (1 / (1 + math.exp((98 - sign * centipawns) / 517)) for sign in (1, -1))
     return (win + 1 - loss) / 2
 
@@ -97,7 +95,7 @@ def test_a_mate_counts_as_a_won_game_and_a_missed_one_in_a_won_game_is_no_blunde
 def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() -> None:
     def risk(on_blunder: float, rating: int = 1500) -> float:
         return predict_risk(
-            Labels(np.array([1 - on_blunder, on_blunder]), np.array([0.0, 0.4]), 0.5), rating
+            MoveLosses(np.array([1 - on_blunder, on_blunder]), np.array([0.0, 0.4]), 0.5), rating
         )
 
     assert risk(0.0) < 0.03
@@ -126,7 +124,7 @@ def test_the_command_prints_what_the_page_shows(
 )
 def test_stockfish_scores_a_game_that_has_no_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "STOCKFISH_NODES", 10_000)
-    header, rows, summary = review_rows(WITHOUT)
+    header, rows, summary = review_rows(UNSCORED)
     assert header["source"] == "stockfish"
     assert [row["name"] for row in rows if row["blunder"]] == ["3... Nf6"]
     assert rows[6]["found"]

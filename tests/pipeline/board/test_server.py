@@ -1,7 +1,8 @@
-"""The page's server as a program asks it: positions, answers, reviews, and refusals."""
+"""The server's routes: positions, moves, reviews, networks, and refused requests."""
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,15 +22,14 @@ from engine.errors import UserError
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.player import Player
 from model.network.network import build
-from pipeline.board.ask import PlayRequest, answer, ask, name_speed
+from pipeline.board.ask import People, PlayRequest, answer, ask, draw_seconds, name_speed
 from pipeline.board.game import GameSoFar
 from pipeline.board.networks import Networks
 from pipeline.board.review import ReviewRequest, review
 from pipeline.board.server import MAX_BODY_BYTES, STATIC, make_app
-from pipeline.board.think_times import draw_seconds
 from pipeline.samples.shipped import EMBEDDED
 from tests.model.synthetic import TINY
-from tests.pipeline.board.games import SHORT, WITHOUT
+from tests.pipeline.board.games import SHORT, UNSCORED
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
 
@@ -52,7 +52,7 @@ def refusal(client: TestClient, name: str, **body: Any) -> str:
     return str(answer.json()["error"])
 
 
-def test_a_position_is_described_as_python_chess_knows_it(client: TestClient) -> None:
+def test_the_description_of_a_position_agrees_with_python_chess(client: TestClient) -> None:
     found = post(client, "state", moves=["e4", "c7c5", "nf3"], at=2)
     board = chess.Board()
     for word in ("e2e4", "c7c5"):
@@ -75,7 +75,7 @@ def test_a_position_is_described_as_python_chess_knows_it(client: TestClient) ->
         ("8/8/4k3/8/8/4K3/8/8 w - - 0 1", [], "Draw by insufficient material, 1/2-1/2"),
     ],
 )
-def test_a_finished_game_says_how_and_has_no_moves(
+def test_a_finished_game_has_a_result_and_no_moves(
     client: TestClient, start: str, moves: list[str], ending: str
 ) -> None:
     found = post(client, "state", start=start, moves=moves)
@@ -97,7 +97,7 @@ BARE = "7k/8/8/8/8/8/R7/K7 w - - 0 1"
         (BARE, "b time", "White wins on time, 1-0"),
     ],
 )
-def test_players_end_games_too(client: TestClient, start: str, over: str, ending: str) -> None:
+def test_players_can_end_a_game(client: TestClient, start: str, over: str, ending: str) -> None:
     assert post(client, "state", start=start, over=over)["ending"] == ending
     text = post(client, "save", start=start, over=over)["pgn"]
     assert f'[Result "{ending.rpartition(", ")[2]}"]' in text
@@ -105,7 +105,7 @@ def test_players_end_games_too(client: TestClient, start: str, over: str, ending
         assert post(client, "state", moves=["e4"], at=0, over=over)["ending"] == ""
 
 
-def test_the_king_castles_onto_its_rook(client: TestClient) -> None:
+def test_castling_may_be_written_as_the_king_taking_its_rook(client: TestClient) -> None:
     start = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
     assert post(client, "state", start=start, moves=["e1h1", "e8a8"])["moves"] == ["e1g1", "e8c8"]
 
@@ -123,7 +123,7 @@ def test_the_network_accepts_a_draw_only_if_it_is_not_better(client: TestClient)
         assert accepted or "move 10" in found["said"]
 
 
-def test_the_network_thinks_as_people_do_and_never_too_long(client: TestClient) -> None:
+def test_think_times_are_those_of_people_and_leave_time_on_the_clock(client: TestClient) -> None:
     game = {"network": "embedded", "moves": ["e4"], "time_control": "180+0"}
     for clock in (180, 20, 1, 0):
         times = [post(client, "play", clock=clock, **game)["seconds"] for _ in range(5)]
@@ -149,7 +149,7 @@ def test_the_strongest_style_mates_and_a_finished_game_has_no_answer(client: Tes
     assert "no legal move" in refusal(client, "play", moves=["Ra8"], **game)
 
 
-def test_ask_gives_the_players_own_probabilities_by_rating(client: TestClient) -> None:
+def test_ask_returns_the_policys_probabilities_by_rating(client: TestClient) -> None:
     found = post(client, "ask", network="embedded", moves=["e4", "e5"])
     board = chess.Board()
     for word in ("e4", "e5"):
@@ -240,7 +240,11 @@ GAMES = {
         ("state", {"moves": [], "more": 1}, "more"),
         ("play", {"network": "../../etc", "moves": []}, "no network"),
         ("play", {"network": "embedded", "rating": 10**9}, "rating"),
-        ("review", {"network": "embedded", "pgn": WITHOUT, "source": "game"}, "no evaluations"),
+        (
+            "review",
+            {"network": "embedded", "pgn": UNSCORED, "source": "game"},
+            "no evaluations",
+        ),
     ],
 )
 def test_a_bad_request_is_refused_in_one_line(
@@ -259,7 +263,7 @@ def test_other_pages_are_refused(client: TestClient) -> None:
     assert statuses == [403, 415, 415]
 
 
-def test_bodies_are_limited_whether_or_not_they_say_their_length(client: TestClient) -> None:
+def test_bodies_are_limited_with_and_without_a_content_length(client: TestClient) -> None:
     def chunks() -> Iterator[bytes]:
         for _ in range(2 * MAX_BODY_BYTES // 1024):
             yield b" " * 1024
@@ -280,31 +284,63 @@ def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
         assert client.get(path).status_code == 404
 
 
-def test_networks_are_named_by_what_they_are(tmp_path: Path, monkeypatch: Any) -> None:
+def write_card(folder: Path, seconds_ago: int = 0, **fields: Any) -> None:
+    """Write a checkpoint's card, or a malformed one without fields."""
+    folder.mkdir(parents=True)
+    card = {"finished": True, "preset": {"condition": "ratings"}, "metrics": {}, "positions": 7}
+    path = folder / "checkpoint.json"
+    path.write_text(json.dumps(card | fields) if fields else "[")
+    written = path.stat().st_mtime - seconds_ago
+    os.utime(path, (written, written))
+
+
+def test_networks_are_named_by_what_they_are_and_the_newest_is_first(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
-    cards = {
-        "me": {"player": {"names": ["me"], "rating": 1850, "games": 9}},
-        "unrated": {"player": {"names": ["me"], "rating": 0, "games": 9}},
-        "trained": {"datasets": [{"name": "2013-01"}]},
-        "running": {},
-        "broken": None,
-    }
-    for name, data in cards.items():
-        folder = tmp_path / "datasets" / "checkpoints" / name
-        folder.mkdir(parents=True)
-        metrics = {"validation_top1": 0.493} if name == "trained" else {}
-        card = {"finished": name != "running", "preset": {"condition": "ratings"}}
-        text = "[" if data is None else json.dumps(card | {"data": data, "metrics": metrics})
-        (folder / "checkpoint.json").write_text(text)
+    folder = tmp_path / "datasets" / "checkpoints"
+    person = {"names": ["me"], "rating": 1850, "games": 1200}
+    write_card(folder / "me", 10, data={"player": person})
+    write_card(folder / "unrated", 20, data={"player": person | {"rating": 0}})
+    data = {"datasets": [{"name": "2013-01"}], "start": {"data": {}, "positions": 9}}
+    for name, seconds in (("trained", 0), ("reported", 30), ("retrained", 40)):
+        write_card(folder / name, seconds, data=data, metrics={"validation_top1": 0.493})
+    write_card(folder / "running", finished=False, data={})
+    write_card(folder / "broken")
+    for name, seconds in (("reported", 0), ("retrained", 50)):
+        path = tmp_path / "datasets" / "reports" / name / "2013-01" / "report.json"
+        path.parent.mkdir(parents=True)
+        rows = [{"name": "the embedded network", "top1": 0.6}, {"name": name, "top1": 0.512}]
+        path.write_text(json.dumps({"reports": rows}))
+        os.utime(path, (path.stat().st_mtime - seconds,) * 2)
     with TestClient(make_app(Networks()), base_url="http://127.0.0.1:8000") as client:
-        found = {one["name"]: one for one in client.get("/api/networks").json()["networks"]}
-    assert list(found) == ["embedded", "me", "trained", "unrated"]
+        listed = client.get("/api/networks").json()["networks"]
+    found = {one["name"]: one for one in listed}
+    assert list(found) == ["trained", "me", "unrated", "reported", "retrained", "embedded"]
     today = datetime.now(UTC).date().isoformat()
-    assert found["embedded"]["label"].startswith("embedded, 52 %, rapid 2014-2022")
+    assert found["embedded"]["label"].startswith("embedded, 51.8 % in validation, rapid 2014-2022")
     assert found["me"]["label"] == f"imitation of me, 1,850, {today}"
-    assert found["trained"]["label"] == f"trained, 49 %, 2013-01, {today}"
+    assert found["trained"]["label"] == f"trained, 49.3 % in validation, 2013-01, {today}"
+    assert found["reported"]["label"] == f"reported, 51.2 % in its report, 2013-01, {today}"
+    assert "49.3 % in validation" in found["retrained"]["label"]  # its report is an older network's
+    assert found["trained"]["training"].startswith("7 positions of 2013-01, and before on 9")
+    assert found["me"]["training"] == "the moves of me in 1,200 games"
     assert [found[name]["rating"] for name in ("me", "unrated")] == [1850, 1500]
     assert [found[name]["scale"] for name in ("embedded", "me")] == ["Lichess rapid", ""]
+    people = {name: (one["people"], one["is_one_person"]) for name, one in found.items()}
+    assert people["me"] == ("me", True)
+    assert people["embedded"] == ("players", False)
+    assert people["trained"] == ("the players in its games", False)
+
+
+def test_an_imitated_person_is_named_instead_of_players() -> None:
+    player, person = model.load(EMBEDDED, device="cpu"), People("Ada", is_one_person=True)
+    said = answer(PlayRequest(moves=["e4"]), player, person)["said"]
+    assert re.fullmatch(r"It played .*, which Ada would play with a probability of \d+%\.", said)
+    header, *rows, last = review(ReviewRequest(pgn=SHORT), player, people=person)
+    assert (header["header"]["people"], header["header"]["is_one_person"]) == ("Ada", True)
+    assert all("that Ada would play" in row["row"]["text"] for row in rows)
+    assert "Ada" in last["summary"]["table"][0]
 
 
 def test_a_saved_game_is_reviewed_without_assumptions(client: TestClient) -> None:

@@ -14,7 +14,7 @@ KIWIPETE = "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1
 
 
 def test_the_start_reads_as_drawn() -> None:
-    text = show.show(chess.STARTING_FEN)
+    text = show.format_position(chess.STARTING_FEN)
     lines = text.splitlines()
     assert lines[0] == chess.STARTING_FEN
     assert lines[2] == "r n b q k b n r"
@@ -35,13 +35,13 @@ def test_the_start_reads_as_drawn() -> None:
 def test_moves_are_the_legal_ones(fen: str, shown: str) -> None:
     board = chess.Board(fen)
     wanted = sorted(m.uci() for m in board.legal_moves if m.promotion in (None, chess.QUEEN))
-    listed = show.moves(fen, shown)
+    listed = show.list_moves(fen, shown)
     assert sorted(uci for _, uci in listed) == wanted
     assert len({label for label, _ in listed}) == len(listed)
 
 
 def test_a_picture_is_written_whole(tmp_path: Path) -> None:
-    out = show.picture(KIWIPETE, "marro77", tmp_path / "deep" / "planes.png")
+    out = show.draw_picture(KIWIPETE, "marro77", tmp_path / "deep" / "planes.png")
     assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert out.stat().st_size > 20_000
     assert [path.name for path in out.parent.iterdir()] == ["planes.png"]
@@ -49,11 +49,11 @@ def test_a_picture_is_written_whole(tmp_path: Path) -> None:
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(FenError, match="not a FEN"):
-        show.show("rubbish")
+        show.format_position("rubbish")
     with pytest.raises(FenError, match="263 legal moves"):
-        show.show(MANY)
+        show.format_position(MANY)
     with pytest.raises(UnknownViewError, match="marro77"):
-        show.show(chess.STARTING_FEN, "maro77")
+        show.format_position(chess.STARTING_FEN, "maro77")
     with pytest.raises(show.ShowError, match=r"planes\.txt2"):
-        show.picture(chess.STARTING_FEN, "marro77", tmp_path / "planes.txt2")
+        show.draw_picture(chess.STARTING_FEN, "marro77", tmp_path / "planes.txt2")
     assert list(tmp_path.iterdir()) == []
