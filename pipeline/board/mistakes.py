@@ -19,8 +19,8 @@ import chess
 
 from engine.encoding.planes import label_of, planes_of
 from engine.evaluation.evaluator import Evaluator
-from engine.evaluation.move_features import CENTIPAWNS_PER_UNIT, FEATURES, legal_move_features
-from engine.evaluation.static_exchange import WORTH
+from engine.evaluation.move_features import CENTIPAWNS_PER_UNIT, MOVE_FEATURES, legal_move_features
+from engine.evaluation.static_exchange import EXCHANGE_VALUES
 from engine.player import Conditions, Play, Player, Request, Style
 from engine.player.policy import evaluate
 from engine.search import SearchConfig
@@ -220,10 +220,10 @@ class Mistake:
 def _read_features(board: chess.Board, move: chess.Move | None) -> dict[str, int]:
     """Return the features of a legal move by name."""
     if move is None:
-        return dict.fromkeys(FEATURES, 0)
+        return dict.fromkeys(MOVE_FEATURES, 0)
     found = legal_move_features(planes_of([board]))
     row = found["moves"].tolist().index(label_of(move, board.turn))
-    return dict(zip(FEATURES, found["move_features"][row].tolist(), strict=True))
+    return dict(zip(MOVE_FEATURES, found["move_features"][row].tolist(), strict=True))
 
 
 def measure_line(board: chess.Board, line: Sequence[chess.Move]) -> int:
@@ -235,7 +235,7 @@ def measure_line(board: chess.Board, line: Sequence[chess.Move]) -> int:
     for move in line:
         end.push(move)
     features = legal_move_features(planes_of([end]))["move_features"].astype(int)
-    takes, risks = (features[:, FEATURES.index(name)] for name in ("takes", "risks"))
+    takes, risks = (features[:, MOVE_FEATURES.index(name)] for name in ("takes", "risks"))
     settled = max((takes - risks).tolist(), default=0)
     gained = _count_material(end, board.turn) - _count_material(board, board.turn)
     return gained + max(settled, 0) * (1 if end.turn == board.turn else -1)
@@ -243,7 +243,7 @@ def measure_line(board: chess.Board, line: Sequence[chess.Move]) -> int:
 
 def _count_material(board: chess.Board, color: chess.Color) -> int:
     """Return a side's material minus its opponent's."""
-    worth = (WORTH[::2] // CENTIPAWNS_PER_UNIT).tolist()
+    worth = (EXCHANGE_VALUES[::2] // CENTIPAWNS_PER_UNIT).tolist()
     return sum(
         worth[piece.piece_type - 1] * (1 if piece.color == color else -1)
         for piece in board.piece_map().values()

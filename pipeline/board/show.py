@@ -37,7 +37,8 @@ def list_titles(shown: View) -> list[str]:
     names = [f"{side} {name}" for name in _PIECE_NAMES for side in sides]
     around = len(DIRECTIONS)
     rays = [
-        f"{_DIRECTION_NAMES[kind % around]}{kind // around + 1}" for kind in range(FIRST_KNIGHT_TYPE)
+        f"{_DIRECTION_NAMES[kind % around]}{kind // around + 1}"
+        for kind in range(FIRST_KNIGHT_TYPE)
     ]
     knights = [f"knight ({file},{rank})" for file, rank in steps()[FIRST_KNIGHT_TYPE:]]
     names += ["turn", *rays, *knights]

@@ -198,7 +198,10 @@ class Review(BaseCommand):
             return self._review_games()
         pgn = next(read_dump(str(self.game)), b"").decode("utf-8", "replace")
         player = model.load(self.checkpoint or EMBEDDED, device="cpu")
-        request, people = ReviewRequest(pgn=pgn, source=self.scores), read_people(self.checkpoint)
+        request, people = (
+            ReviewRequest(pgn=pgn, source=self.scores),
+            read_people(self.checkpoint or EMBEDDED),
+        )
         first, *steps, last = review(request, player, people=people)
         rows = [step["row"] for step in steps]
         result: dict[str, Any] = {**first["header"], **last["summary"], "rows": rows}
