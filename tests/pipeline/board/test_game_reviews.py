@@ -29,7 +29,7 @@ from pipeline.cli.main import parse
 from pipeline.executors.local import LocalEngine, Result
 from pipeline.samples.shipped import EMBEDDED
 from tests.engine.encoding.test_planes_oracle import games_of
-from tests.engine.evaluation.test_handwritten import WORTH
+from tests.engine.evaluation.test_handwritten import EXCHANGE_VALUES
 from tests.engine.evaluation.test_move_features import features_by_hand
 from tests.pipeline.board.games import HANGS, MATED, SHORT, game
 
@@ -206,7 +206,7 @@ def gain_by_hand(board: chess.Board, line: list[chess.Move]) -> int:
 
     def balance(one: chess.Board) -> int:
         pieces = one.piece_map().values()
-        return sum(WORTH[p.piece_type] * (1 if p.color == board.turn else -1) for p in pieces)
+        return sum(EXCHANGE_VALUES[p.piece_type] * (1 if p.color == board.turn else -1) for p in pieces)
 
     end = board.copy()
     for move in line:
