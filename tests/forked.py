@@ -160,7 +160,7 @@ def _encode_a_game() -> None:
     from pipeline.storage.job_folder import DATASET, JobFolder
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
-        JobFolder(Path(folder), DATASET, ValueError).make_notes()
+        JobFolder(Path(folder), DATASET, ValueError).make_notes_folder()
         encode_chunk(
             ChunkTask(Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64)), folder, IngestConfig())
         )

@@ -224,7 +224,7 @@ def choose_start(
     if options.start == "auto" and (out / CARD_FILE).exists():
         start, why = _read_start(out, datasets), "the resumed run started there"
     elif options.start == "auto":
-        count = Dataset.open(joined).count("train")
+        count = Dataset.open(joined).count_rows("train")
         why = f"{count:,} positions"
         if parse_json((EMBEDDED / CARD_FILE).read_bytes())["preset"]["name"] != options.preset:
             why += f", and {options.preset} is not the embedded network's preset"

@@ -35,7 +35,7 @@ from pipeline.defs.resources import SAMPLE_KEY, Datasets, load, parse_key
 from pipeline.defs.steps import DUMPS, StoppedError, log_progress, report_user_errors
 from pipeline.dumps.fetch import MONTH_PREFIX, fetch, parse_month
 from pipeline.errors import ConfigError
-from pipeline.storage.http import file_name, is_web
+from pipeline.storage.http import is_web, parse_file_name
 
 Events = Iterator[dg.AssetCheckEvaluation | dg.Output[None]]
 PRINT_SECONDS = 10.0
@@ -67,7 +67,7 @@ def find_partition(games: str) -> str:
         return f"{MONTH_PREFIX}{games}"
     if not is_web(games) and "/" not in games and parse_key(Path(games)) is None:
         return games
-    name = file_name(games) if is_web(games) else games
+    name = parse_file_name(games) if is_web(games) else games
     key = parse_key(Path(name))
     if key is None:
         raise UserError(
@@ -82,7 +82,7 @@ def find_games(context: dg.OpExecutionContext, games: str, datasets: Datasets) -
     file = Path(games).expanduser()
     known = [path.resolve() for path in datasets.dumps().get(key, [])]
     if parse_month(key) == games or is_web(games):
-        name = file_name(games) if is_web(games) else f"{key}.pgn.zst"
+        name = parse_file_name(games) if is_web(games) else f"{key}.pgn.zst"
         if others := [path for path in known if path.name != name]:
             raise UserError(
                 f"{others[0]} exists and is used as {key}: remove it to download {name}"

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import COMPARED_SECTIONS, SECTIONS
-from pipeline.storage.job_folder import REPORT, JobFolder, Kind
-from pipeline.storage.stores import publish, publish_json
-from pipeline.storage.tables import markdown, plain_text, text_table
+from pipeline.storage.job_folder import REPORT, JobFolder, publish_result
+from pipeline.storage.tables import format_markdown, plain_text, text_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -110,18 +109,6 @@ def write_report(result: Row, out: Path) -> None:
     publish_result(out, REPORT, "report.json", result, files)
 
 
-def publish_result(
-    out: Path, kind: Kind, name: str, result: Mapping[str, Any], files: Mapping[str, bytes]
-) -> None:
-    """Publish a result as JSON, together with other files, in a job folder."""
-    folder = JobFolder(out, kind, ConfigError)
-    with folder.lock():
-        folder.claim({})
-        for other, content in files.items():
-            publish_bytes(out, other, content)
-        publish_json(out, name, result)
-
-
 def reports_text(found: Row) -> str:
     """Return a Markdown table with a row per report, with differences from the first."""
     heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|difference of top-1 (95 %)"
@@ -134,17 +121,12 @@ def reports_text(found: Row) -> str:
         if gain is not None:
             difference = f"{gain['top1_difference']:+.4f} ({_format_interval(gain, '+.4f')})"
         rows.append((name, top1, *cells, difference))
-    return markdown(heads, rows)
+    return format_markdown(heads, rows)
 
 
 def _format_interval(row: Row, form: str, figure: str = "top1", scale: float = 1) -> str:
     low, high = row[f"{figure}_low"], row[f"{figure}_high"]
     return "too few games" if low is None else f"{scale * low:{form}} to {scale * high:{form}}"
-
-
-def publish_bytes(out: Path, name: str, content: bytes) -> None:
-    """Publish a file with the given content."""
-    publish(out, name, 0, lambda target: target.write(content))
 
 
 def report_page(result: Row) -> bytes:

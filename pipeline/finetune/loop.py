@@ -101,7 +101,7 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
     """Return a loop's identity: the supervised weights, human datasets and fixed settings."""
     weights = read_weights_hash(checkpoint)
     for directory in human:
-        if not Dataset.open(directory).has("train"):
+        if not Dataset.open(directory).has_rows("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
     settings = flatten_leaves(to_jsonable_python(config))
     return {
@@ -182,7 +182,7 @@ class _Loop:
 
     def _count_rows(self) -> int:
         opened = map(Dataset.open, self.human)
-        return sum(one.count("train") for one in opened if not one.has_engine_moves)
+        return sum(one.count_rows("train") for one in opened if not one.has_engine_moves)
 
     def _must_stop(self) -> bool:
         minutes = self.config.minutes

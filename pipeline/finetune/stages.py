@@ -176,7 +176,7 @@ def _train_on_human_rows(context: StageContext, progress: Progress, stop: Stop) 
     human = [Dataset.open(path) for path in context.human]
     card = train_on(human, preset, config, context.candidate, progress, stop, context.best)
     figures, spent = _finished_figures(card), dict(context.spent)
-    passes = card["positions"] / sum(dataset.count("train") for dataset in human)
+    passes = card["positions"] / sum(dataset.count_rows("train") for dataset in human)
     for name in {entry["manifest_sha256"] for entry in identify_datasets(context.human)}:
         spent[name] = spent.get(name, 0.0) + passes
     return figures | {"spent": spent}
@@ -319,7 +319,7 @@ def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[st
     candidate is measured on the same positions.
     """
     opened = [Dataset.open(path) for path in context.human]
-    measured = [one.path for one in opened if one.has("test") and not one.has_engine_moves]
+    measured = [one.path for one in opened if one.has_rows("test") and not one.has_engine_moves]
     if not measured:
         return {}
     names = [path.resolve().name for path in measured]

@@ -171,10 +171,10 @@ def _describe_player(players: Sequence[str], training_set: Dataset) -> dict[str,
 
     The rating is 0 if it is unknown.
     """
-    ratings = np.concatenate([rows["elo"] for rows in training_set.rows(LATEST, ("elo",))])
+    ratings = np.concatenate([rows["elo"] for rows in training_set.read_rows(LATEST, ("elo",))])
     known = ratings[ratings > 0]
     rating = min(4000, int(np.median(known))) if len(known) else 0
-    games = [rows["game"] for rows in training_set.rows("train", ("game",))]
+    games = [rows["game"] for rows in training_set.read_rows("train", ("game",))]
     return {
         "names": list(players),
         "rating": rating,

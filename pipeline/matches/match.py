@@ -40,11 +40,10 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import add_path_to_errors
 from pipeline.dumps.source import open_text
 from pipeline.errors import Stopped
-from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.players import make_player
 from pipeline.storage.job_folder import MATCH, JobFolder
-from pipeline.storage.stores import publish_json
+from pipeline.storage.stores import publish_bytes, publish_json
 
 FORMAT_VERSION = 1
 JOURNAL, PGN, SUMMARY = "games.jsonl", "games.pgn", "summary.json"

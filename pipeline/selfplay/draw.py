@@ -35,10 +35,10 @@ from engine.progress import Progress, Stop, Tick
 from pipeline.dataset.dataset import Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS, GAMES
 from pipeline.dataset.files.games import GAMES_COLUMNS
-from pipeline.dataset.files.shards import Batch, open_shard, rows_table, write_rows
-from pipeline.dataset.files.stored_planes import pack, row_positions
-from pipeline.dataset.hashing import splitmix64, unit_interval
-from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.files.shards import Batch, make_rows_table, open_shard, write_rows
+from pipeline.dataset.files.stored_planes import pack_planes, row_positions
+from pipeline.dataset.hashing import splitmix64, to_unit_interval
+from pipeline.dataset.position_keys import hash_positions
 from pipeline.errors import Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.storage.stores import publish, publish_json
@@ -105,8 +105,10 @@ def draw_positions(
         drawn: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
         return drawn
     opened = (Dataset.open(directory, progress, stop) for directory in datasets)
-    used = [part for dataset in opened for part in dataset.parts if part.has("train")]
-    shards = [(number, shard) for number, part in enumerate(used) for shard in part.shards("train")]
+    used = [part for dataset in opened for part in dataset.parts if part.has_rows("train")]
+    shards = [
+        (number, shard) for number, part in enumerate(used) for shard in part.list_shards("train")
+    ]
     chosen = _draw(used, shards, config, progress, stop)
     # if there are too few positions, several random walks start from the same one
     if config.source == "near" and len(chosen):
@@ -131,7 +133,7 @@ def draw_positions(
     if config.source == "near":
         play_random_moves(rows, config.seed, progress, stop)
         rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT_COLUMNS}
-    table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
+    table = make_rows_table(pack_planes(rows.pop("planes"), rows), rows, "compact")
     games_table, sources = _read_games(games, used)
     write_games = partial(pq.write_table, games_table, compression="zstd")
     publish(folder, GAMES, len(games), write_games)
@@ -174,8 +176,8 @@ def _draw(
     """Return the drawn candidates, with as few per game as suffice, since these are correlated."""
     games = 0.0
     for dataset in used:
-        positions = dataset.page["positions"]
-        games += dataset.page["games"]["used"] * positions["train"] / max(positions["total"], 1)
+        positions = dataset.manifest["positions"]
+        games += dataset.manifest["games"]["used"] * positions["train"] / max(positions["total"], 1)
     per_game, before = max(1, math.ceil(config.count / max(games, 1.0))), -1
     while True:
         candidates = _candidates(shards, per_game, config.seed, progress, stop)
@@ -220,12 +222,12 @@ def _score(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArr
     found["shard"], found["group"], found["row"] = shard, group, late_R
     found["game"] = rows["game"][late_R].astype(np.uint64) | np.uint64(member << 32)
     planes, evals = rows["planes"][late_R], rows["eval"][late_R].astype(np.int32)
-    found["key"] = position_keys(planes, rows["castling"][late_R])
+    found["key"] = hash_positions(planes, rows["castling"][late_R])
     found["phase"] = classify_phases(rows["ply"][late_R], planes)
     words = splitmix64(found["game"], seed) ^ rows["ply"][late_R].astype(np.uint64)
     decided_C = (evals != BATCH_SENTINELS["eval"]) & (np.abs(evals) >= DECIDED_CENTIPAWNS)
     weight_C = np.where(decided_C, DECIDED_WEIGHT, 1.0)
-    found["draw"] = -np.log1p(-unit_interval(splitmix64(words, seed))) / weight_C
+    found["draw"] = -np.log1p(-to_unit_interval(splitmix64(words, seed))) / weight_C
     return found
 
 
@@ -253,7 +255,7 @@ def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArra
         splitmix64(found["game"], seed + 1) ^ found["phase"].astype(np.uint64), seed
     )
     # one phase per game, with probabilities in proportion to the shares
-    drawn_C = -np.log1p(-unit_interval(phase_C)) / shares[found["phase"]]
+    drawn_C = -np.log1p(-to_unit_interval(phase_C)) / shares[found["phase"]]
     order = np.lexsort((found["draw"], drawn_C, found["game"]))
     found = found[order[rank_in_group(found["game"][order]) < per_game]]
     found = found[
@@ -301,12 +303,12 @@ def _read_games(
         mine = (games_G[games_G >> np.uint64(32) == number] & np.uint64(0xFFFF_FFFF)).astype(
             np.int64
         )
-        for first, table in dataset.games(tuple(GAMES_COLUMNS)):
+        for first, table in dataset.read_games(tuple(GAMES_COLUMNS)):
             here = mine[(mine >= first) & (mine < first + len(table))] - first
             part = table.take(pa.array(here))
             moved = pa.array(part["source"].to_numpy() + len(sources), pa.uint16())
             parts.append(part.set_column(part.schema.get_field_index("source"), "source", moved))
-        sources += dataset.page["sources"]
+        sources += dataset.manifest["sources"]
     return pa.concat_tables(parts).combine_chunks(), sources
 
 

@@ -278,10 +278,10 @@ def _run(
     announce_to_workers("puct")
     try:
         if engine is not None:
-            with engine.connected():
+            with engine.connect():
                 device = ONNX_DEVICE if task.config.device == ONNX_DEVICE else "cpu"
                 there = replace(task, owner=None, config=replace(task.config, device=device))
-                _run_many(there, min(engine.slots(), items), engine, report, stop)
+                _run_many(there, min(engine.count_slots(), items), engine, report, stop)
         elif (processes := min(workers or _default_processes(task), items)) == 1:
             work_on(task, report, stop)
         else:
@@ -336,6 +336,6 @@ def _make_failure(status: str, value: Failure | None) -> Exception:
         return ExploreError(
             f"a process was killed three times (out of memory?): try fewer --workers; {kept}"
         )
-    if value.system or value.mistake:
+    if value.is_system_error or value.is_user_error:
         return ExploreError(f"{value.message}: {kept}")
     return RuntimeError(f"a process failed: {value.message}\n{value.traceback}")

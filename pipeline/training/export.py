@@ -40,7 +40,7 @@ def export_checkpoint(
         calibration = playout_rows(CALIBRATION_POSITIONS, seed=1)
     else:
         dataset = Dataset.open(positions)
-        split = "test" if dataset.has("test") else "train"
+        split = "test" if dataset.has_rows("test") else "train"
         rows = next(_batches(dataset, split, COMPARED_POSITIONS).sample(COMPARED_POSITIONS))
         calibration = {}
         if int8:  # read the first shuffled row group: a random sample would read the whole split

@@ -28,21 +28,21 @@ def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
     """Return the card entry for training data, which identifies datasets by hash."""
     opened = [Dataset.open(path) for path in positions]
     joined = [
-        {"name": one.name, "sha256": one.identity, "positions": one.page["positions"]}
+        {"name": one.name, "sha256": one.identity, "positions": one.manifest["positions"]}
         for one in opened
         if one.joined
     ]
-    parts = [part for one in opened for part in one.parts if part.has("train")]
+    parts = [part for one in opened for part in one.parts if part.has_rows("train")]
     datasets = [
         {
             "name": part.name,
             "manifest_sha256": part.identity,
             "sources": [
                 {key: source.get(key) for key in ("name", "sha256")}
-                for source in part.page["sources"]
+                for source in part.manifest["sources"]
             ],
             "held_out": part.held_out,
-            "positions": part.page["positions"],
+            "positions": part.manifest["positions"],
         }
         for part in parts
     ]
@@ -147,7 +147,7 @@ def train_on(
     # opening hashes new files, which may take minutes
     datasets = [Dataset.open(path, progress, stop) for path in positions]
     place, columns = read_world(), select_columns(config, row)
-    count = sum(dataset.count("train") for dataset in datasets)
+    count = sum(dataset.count_rows("train") for dataset in datasets)
     is_new = start is None and not (out / CARD_FILE).exists()
     if is_new and place.is_first and count < MIN_SCRATCH_POSITIONS:
         LOG.info(
@@ -259,4 +259,4 @@ def find_validated(positions: Sequence[Path | Dataset], config: "TrainConfig") -
     """List the datasets on which a training run validates."""
     opened = map(Dataset.open, positions)
     human = (dataset for dataset in opened if config.engine_moves or not dataset.has_engine_moves)
-    return [dataset for dataset in human if dataset.has("val")]
+    return [dataset for dataset in human if dataset.has_rows("val")]

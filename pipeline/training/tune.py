@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.mixture import Mixture, Source, human_rows
+from pipeline.dataset.mixture import Mixture, Source, count_human_rows
 from pipeline.errors import DatasetError
 from pipeline.training.train import (
     count_positions,
@@ -102,7 +102,7 @@ def tune_on(
     human_used = list[_UsedRows]()
     if share:
         rows = _open_rows(human_datasets, human_data["datasets"], config, columns, spent)
-        human_used = [replace(rows, takes=human_rows(steps, config.batch_size, share))]
+        human_used = [replace(rows, takes=count_human_rows(steps, config.batch_size, share))]
     used = [*human_used, *selfplay_rows]
     mixture = Mixture(
         human_used[0].source if human_used else None,
@@ -134,7 +134,7 @@ def tune_on(
         check_output=folder.begin,
     )
     folder.finish()
-    drawn = zip(used, mixture.counts(0, card["step"]).tolist(), strict=True)
+    drawn = zip(used, mixture.count_rows(0, card["step"]).tolist(), strict=True)
     return {**card, "uses": [rows.row(count) for rows, count in drawn]}
 
 
@@ -179,7 +179,7 @@ def _plan(
             f"only {sum(left)} of {rows} self-play positions may still be used, but one batch "
             f"takes {float(rows_per_step):g}: play more games, or raise most_uses"
         )
-    wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
+    wanted = steps * config.batch_size - count_human_rows(steps, config.batch_size, share)
     taken = zip(uses, _divide(wanted, left), strict=True)
     return steps, [replace(use, takes=takes) for use, takes in taken]
 

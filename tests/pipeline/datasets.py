@@ -37,7 +37,7 @@ PIECES = [
 MOVES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
 
 
-def planes_of(part: pa.Table) -> np.ndarray:
+def encode_planes(part: pa.Table) -> np.ndarray:
     """Return a shard's planes, uint64[R, 77], by the columns that datasets/README.md describes."""
     if "piece_bit_0" in part.schema.names:
         return np.array([planes_of_row(row) for row in part.to_pylist()], dtype=np.uint64).reshape(
@@ -53,7 +53,7 @@ def planes_of(part: pa.Table) -> np.ndarray:
 
 def planes_of_row(row: dict[str, Any]) -> Any:
     """Make the planes of a row of a compact shard with python-chess alone."""
-    from pipeline.validation.verify import planes_of as planes_of_board
+    from pipeline.validation.verify import encode_planes as planes_of_board
 
     black, board = row["black_to_move"], chess.Board(None)
     for square in range(64):
@@ -82,7 +82,7 @@ def with_planes(part: pa.Table) -> pa.Table:
         for name in part.schema.names
         if name in {*PIECES, "turn", *MOVES, "black_to_move"} or "piece_bit" in name
     ]
-    planes = pa.array([row.tobytes() for row in planes_of(part)], pa.binary(616))
+    planes = pa.array([row.tobytes() for row in encode_planes(part)], pa.binary(616))
     return part.drop_columns(stored).add_column(0, "planes", planes)
 
 

@@ -30,7 +30,7 @@ def evaluated_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a dataset that have an evaluation, in batches of columns."""
     for split in splits:
-        for rows in Dataset.open(directory).rows(split, READ):
+        for rows in Dataset.open(directory).read_rows(split, READ):
             known = rows["eval"] != NO_EVAL
             yield {name: values[known] for name, values in rows.items()}
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from engine.encoding.planes import legal_mask
 from model.data.playouts import playout_rows
-from pipeline.dataset.files.shards import rows_table, write_rows
-from pipeline.dataset.files.stored_planes import pack
+from pipeline.dataset.files.shards import make_rows_table, write_rows
+from pipeline.dataset.files.stored_planes import pack_planes
 from pipeline.storage.stores import publish, publish_json
 from tests.pipeline.datasets import plain_manifest
 
@@ -48,7 +48,7 @@ def dataset(
     directory.mkdir(parents=True, exist_ok=True)
     count = len(rows["planes"])
     columns = {name: column for name, column in rows.items() if name != "planes"}
-    table = rows_table(pack(rows["planes"], columns), columns)
+    table = make_rows_table(pack_planes(rows["planes"], columns), columns)
     for name, values in (
         ("visits", [visits(rows, row) for row in range(count)] if visits else None),
         ("root_value", [root(row) for row in range(count)] if root else None),

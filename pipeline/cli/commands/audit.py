@@ -71,13 +71,13 @@ class Audit(Common):
 
     def run(self) -> dict[str, Any]:
         """Audit the datasets, and write the results to --out if given."""
-        from pipeline.validation.audit import audit, audit_text, write_audit
+        from pipeline.validation.audit import audit, format_audit_text, write_audit
 
         require_output(self.out, AUDIT, self.datasets)
         result = self.call(partial(audit, self.datasets))
         if self.out is not None:
             write_audit(result, self.out)
-        return result | {"text": audit_text(result)}
+        return result | {"text": format_audit_text(result)}
 
 
 @settings(ConfigError)
@@ -103,12 +103,12 @@ class Verify(Common):
     def run(self) -> dict[str, Any]:
         """Verify the datasets and return a summary. Raises DifferenceError with all differences."""
         from pipeline.storage.tables import plain_text
-        from pipeline.validation.verify import list_members
+        from pipeline.validation.verify import list_joined_datasets
 
         differences: list[str] = []
         directories: dict[Path, None] = {}
         for path in self.datasets:
-            found, problems = list_members(path)
+            found, problems = list_joined_datasets(path)
             directories |= dict.fromkeys(directory.resolve() for directory in found)
             differences += [f"{path.name}: {problem}" for problem in problems]
         summaries: dict[str, Any] = {}

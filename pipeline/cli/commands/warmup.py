@@ -62,7 +62,7 @@ def _ingest_and_read() -> None:
     from engine.evaluation.move_features import legal_move_features
     from pipeline.dataset.batches import Batches
     from pipeline.dataset.files.columns import PLANE_FORMATS
-    from pipeline.dataset.files.stored_planes import pack
+    from pipeline.dataset.files.stored_planes import pack_planes
     from pipeline.evaluation.charts import board_of
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
@@ -79,7 +79,7 @@ def _ingest_and_read() -> None:
             ingest([str(dump)], folder / form, config, workers=1)
             batch = next(Batches([folder / form], "train", batch_size=1).from_step(0))
     planes = batch["planes"]
-    pack(planes, batch), legal_move_features(planes), attack_planes(planes)
+    pack_planes(planes, batch), legal_move_features(planes), attack_planes(planes)
     board_of(planes[0], castling=0, ep_file=255, ply=0)  # reports draw boards with it
 
 

@@ -33,7 +33,7 @@ from pipeline.board.scores import (
 )
 from pipeline.dataset.dataset import open_manifest
 from pipeline.dataset.files.games import read_games
-from pipeline.dataset.strata import RATING_EDGES, band_names, rating_band
+from pipeline.dataset.strata import RATING_EDGES, assign_rating_bands, name_bands
 from pipeline.evaluation.figures import clustered_mean
 from pipeline.evaluation.game_texts import read_texts
 from pipeline.samples.shipped import EMBEDDED
@@ -66,7 +66,7 @@ def measure(positions: Path, dump: str, split: str, count: int) -> tuple[NDArray
     """Return features float64[R, F], ratings, whether a move lost more than BLUNDER, and the game's
     number, float64[R]."""
     rng, dataset = np.random.default_rng(1), open_manifest(positions)
-    splits = read_games(positions, dataset.page, ["split"])["split"].to_pylist()
+    splits = read_games(positions, dataset.manifest, ["split"])["split"].to_pylist()
     numbers = [number for number, name in enumerate(splits) if name == split]
     numbers = rng.permutation(numbers)[: 2 * count].tolist()
     _, texts = read_texts(dataset, [dump], numbers, None)
@@ -108,8 +108,8 @@ def compare_by_rating(
 ) -> list[dict[str, Any]]:
     """Return a row for each band of ratings; the interval is that of predicted minus observed,
     games as the unit."""
-    bands_R, rows = rating_band(ratings_R, RATING_EDGES), []
-    for band, name in enumerate(band_names(RATING_EDGES)):
+    bands_R, rows = assign_rating_bands(ratings_R, RATING_EDGES), []
+    for band, name in enumerate(name_bands(RATING_EDGES)):
         here_R = bands_R == band
         if here_R.any():
             error, low, high = clustered_mean(risk_R[here_R] - blunder_R[here_R], game_R[here_R])

@@ -95,7 +95,7 @@ def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
         for rank in range(world)
     ]
     for epoch in range(3):
-        parts = [[*rank._parts(epoch)] for rank in shared]
+        parts = [[*rank._iterate_parts(epoch)] for rank in shared]
         rows = [
             (part.shard.path, part.group, row)
             for rank in parts

@@ -45,6 +45,6 @@ def test_rows_are_written_as_csv_and_parquet(made: dict[str, Path], tmp_path: Pa
         with pytest.raises(DatasetError, match=words):
             write_fen_rows(compact, tmp_path / "empty.csv", split=split)
         assert not (tmp_path / "empty.csv").exists()
-    for name, words in (("77.csv", "must be a new file"), ("some.txt", r"\.csv or \.parquet")):
+    for name, words in (("77.csv", "must name a new file"), ("some.txt", r"\.csv or \.parquet")):
         with pytest.raises(ConfigError, match=words):
             write_fen_rows(compact, tmp_path / name)

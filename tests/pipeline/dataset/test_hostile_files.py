@@ -24,7 +24,7 @@ from pipeline.cli.main import main, parse
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import COLUMNS
-from pipeline.dataset.files.games import GAMES_COLUMNS, games_tables
+from pipeline.dataset.files.games import GAMES_COLUMNS, read_game_tables
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.verify_files import CACHE_VARIABLE
 from pipeline.dataset.join import join
@@ -271,7 +271,7 @@ def read_rows(path: Path) -> None:
 
 
 def read_games(path: Path) -> None:
-    list(Dataset.open(path).games(tuple(GAMES_COLUMNS)))
+    list(Dataset.open(path).read_games(tuple(GAMES_COLUMNS)))
 
 
 TABLES: dict[str, tuple[Spoilt, str, Callable[[Path], object]]] = {
@@ -357,7 +357,7 @@ def test_a_text_that_is_repeated_in_every_game_is_not_unpacked(spoilt: Path) -> 
     assert games.stat().st_size < 200_000
     before = pa.total_allocated_bytes()
     with pytest.raises(DatasetError, match=r"games\.parquet .*date holds 4,294,967,296 bytes"):
-        next(games_tables(made, manifest, ["date"]))
+        next(read_game_tables(made, manifest, ["date"]))
     assert pa.total_allocated_bytes() - before < 64 << 20
 
 

@@ -131,7 +131,7 @@ def test_each_generation_gives_what_it_is_to_give_evenly_over_the_run(
     kinds = np.stack([batch // 100_000 == 1 for batch in rows]).mean(0)
     assert kinds.min() > 0
     assert kinds.max() < 1, "no place of a batch is human rows' alone"
-    assert np.array_equal(mixed.counts(0, 12), [96, 144, 48])
+    assert np.array_equal(mixed.count_rows(0, 12), [96, 144, 48])
 
 
 def test_any_step_is_the_same_as_in_an_undisturbed_stream(folders: dict[str, Path]) -> None:

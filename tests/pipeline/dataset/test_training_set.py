@@ -208,7 +208,7 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
     assert not out.exists()
     joined(months, out)
     refuse("hold_out 'newest', not 'none'", [first], out, hold="none")
-    refuse("holds no dataset 'nosuch'", [], out, remove=["nosuch"])
+    refuse("has no dataset 'nosuch'", [], out, remove=["nosuch"])
     refuse("is a training set", [out], tmp_path / "other")
     refuse("is a dataset", [first], months["2014.06"])
     with FileLock(out / ".lock"):
@@ -240,9 +240,9 @@ def test_whether_a_split_has_positions_reads_no_dates(
     months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined(months, tmp_path / "set")
-    monkeypatch.setattr(Dataset, "games", lambda *_: pytest.fail("read the dates"))
+    monkeypatch.setattr(Dataset, "read_games", lambda *_: pytest.fail("read the dates"))
     opened = Dataset.open(tmp_path / "set")
-    assert [opened.has(split) for split in ("train", "latest", "none")] == [True, True, False]
+    assert [opened.has_rows(split) for split in ("train", "latest", "none")] == [True, True, False]
 
 
 def test_datasets_of_several_forms_make_one_training_set(

@@ -112,7 +112,7 @@ def test_rows_come_from_the_beginning_of_a_large_dump(copied: Path) -> None:
 
 def test_rows_that_were_not_compared_do_not_pass(copied: Path) -> None:
     dataset = open_manifest(copied / "positions" / "small")
-    dataset.page["sources"][0]["damage"] = "it breaks off"
+    dataset.manifest["sources"][0]["damage"] = "it breaks off"
     assert verify.compare_rows(dataset, [[]], 64) == (0, [])
     answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
     for wanted, passes in ((64, False), (0, True)):
@@ -122,7 +122,7 @@ def test_rows_that_were_not_compared_do_not_pass(copied: Path) -> None:
 
 def test_a_game_in_two_splits_is_found(copied: Path) -> None:
     dataset = open_manifest(copied / "positions" / "small")
-    manifest = dataset.page
+    manifest = dataset.manifest
     assert verify.find_shared_games(dataset) == []
     for entry in manifest["files"]:
         entry["split"] = {"test": "train"}.get(entry["split"], entry["split"])

@@ -10,7 +10,7 @@ from dagster._core.snap.job_snapshot import JobSnap
 from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.progress import Tick
-from pipeline.dataset.files.columns import PLANE_FORMATS, schema
+from pipeline.dataset.files.columns import PLANE_FORMATS, make_schema
 from pipeline.defs import checks, first_network, steps
 from pipeline.defs.launchpad.forms import build_options
 from pipeline.defs.launchpad.options import OPTIONS
@@ -141,7 +141,7 @@ def test_partition_keys_of_dump_files() -> None:
 def test_columns_of_positions_are_described(form: str) -> None:
     made = {"planes": form, "config": {"history": 3}}
     described = {column.name: column.description for column in column_schema(made).columns}
-    assert list(described) == schema(form, ("last_move_2", "last_move_3")).names
+    assert list(described) == make_schema(form, ("last_move_2", "last_move_3")).names
     assert all(text and text.endswith(".") for text in described.values())
 
 

@@ -307,7 +307,9 @@ def test_few_games_start_from_the_embedded_network(monkeypatch: pytest.MonkeyPat
     ):
         page: Any = {"positions": {"train": rows}}
         monkeypatch.setattr(Dataset, "open", lambda path, page=page: Dataset(path, page, ""))
-        monkeypatch.setattr(Dataset, "count", lambda it, split: it.page["positions"][split])
+        monkeypatch.setattr(
+            Dataset, "count_rows", lambda it, split: it.manifest["positions"][split]
+        )
         found, config, why = choose_start(options, Path("set"), Path("new"), Datasets())
         assert (found, config.learning_rate) == (begins, rate), options
         assert (begins.name if begins else "random") in why

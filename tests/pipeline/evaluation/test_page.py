@@ -18,12 +18,12 @@ from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import SECTIONS, PositionFilter, choose_rows
-from pipeline.evaluation.render import publish_result, report_page, write_report
+from pipeline.evaluation.render import report_page, write_report
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.job_folder import REPORT
+from pipeline.storage.job_folder import REPORT, publish_result
 from tests.model.test_checkpoint import make
 from tests.pipeline.datasets import random_game
 

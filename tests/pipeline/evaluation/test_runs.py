@@ -9,10 +9,9 @@ import pytest
 from engine.match.arena import DRAW
 from engine.match.sprt import SprtConfig
 from pipeline.errors import ConfigError
-from pipeline.evaluation.render import publish_result
 from pipeline.evaluation.runs import list_runs, write_runs
 from pipeline.matches.match import format_summary, summarize
-from pipeline.storage.job_folder import MATCH, REPORT
+from pipeline.storage.job_folder import MATCH, REPORT, publish_result
 from tests.model.test_checkpoint import make
 from tests.pipeline.cli.conftest import invoke
 from tests.pipeline.matches.test_arena import record

@@ -116,7 +116,7 @@ def test_an_unknown_engine_is_refused_and_ray_must_be_installed(
 
 
 def test_a_node_with_another_version_is_refused() -> None:
-    assert ray._work(jobs.square, 7, ray._version()) == ("ok", 49)
-    status, failure = ray._work(jobs.square, 7, "0123456789abcdef")
+    assert ray._run_versioned_item(jobs.square, 7, ray._hash_kernel_sources()) == ("ok", 49)
+    status, failure = ray._run_versioned_item(jobs.square, 7, "0123456789abcdef")
     assert status == "error"
     assert "has a different version of Fianchetto" in failure.message

@@ -86,7 +86,7 @@ def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_
     folder = JobFolder(out, DATASET, DatasetError)
     out.mkdir()
     folder.claim({})
-    folder.make_notes()
+    folder.make_notes_folder()
     for name in ("test-00000-0.parquet", "train-00007-3.parquet"):
         (folder.files / name).write_bytes(b"left by a killed worker")
     ingest([str(dump)], out, SMALL, workers=1)
@@ -98,7 +98,7 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
     text = random_game(1).encode() + random_game(2).encode()
     starts = np.array([0, len(random_game(1).encode())], dtype=np.int64)
     folder = JobFolder(tmp_path, DATASET, DatasetError)
-    folder.make_notes()
+    folder.make_notes_folder()
     last = (1 << 32) - 2
     encode_chunk(ChunkTask(Chunk(0, 0, last, 0, text, starts), str(tmp_path), SMALL))
     found = {

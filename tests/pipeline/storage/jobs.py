@@ -12,7 +12,6 @@ from typing import Any
 from engine.errors import UserError
 from model.training.config import TrainConfig
 from pipeline.dataset.join import JoinConfig, join
-from pipeline.evaluation.render import publish_result
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.ingest.chunk import IngestConfig
@@ -21,7 +20,7 @@ from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.job import explore
-from pipeline.storage.job_folder import REPORT
+from pipeline.storage.job_folder import REPORT, publish_result
 from pipeline.training.train import train_on
 from tests import forked
 from tests.conftest import REPOSITORY

@@ -11,8 +11,15 @@ import pytest
 from filelock import FileLock
 
 from engine.errors import UserError
-from pipeline.evaluation.render import publish_result
-from pipeline.storage.job_folder import AUDIT, CHECKPOINT, DATASET, JobFolder, is_of, require_apart
+from pipeline.storage.job_folder import (
+    AUDIT,
+    CHECKPOINT,
+    DATASET,
+    JobFolder,
+    is_of_kind,
+    publish_result,
+    require_apart,
+)
 from pipeline.storage.stores import parse_path
 from tests.pipeline import datasets
 from tests.pipeline.storage.jobs import FINISHED, JOBS, SEEDED, content, count, make_inputs, start
@@ -211,7 +218,7 @@ def test_a_job_that_fails_before_its_first_result_leaves_nothing(tmp_path: Path)
     def fail(note: bool) -> None:
         with folder.lock():
             folder.claim({"a": {"b": 1}})
-            folder.make_notes()
+            folder.make_notes_folder()
             if note:
                 (folder.notes / "00000.json").write_text("{}")
             raise NoError("no")
@@ -222,8 +229,8 @@ def test_a_job_that_fails_before_its_first_result_leaves_nothing(tmp_path: Path)
     with pytest.raises(NoError, match="no"):
         fail(note=True)
     assert folder.has_notes()
-    assert is_of(folder.out, DATASET)
-    assert folder.differences({"a": {"b": 2}, "c": 3}) == [
+    assert is_of_kind(folder.out, DATASET)
+    assert folder.list_differences({"a": {"b": 2}, "c": 3}) == [
         "a.b was 1, not 2",
         "c was None, not 3",
     ]

@@ -34,7 +34,7 @@ def running() -> Iterator[Server]:
 @pytest.fixture
 def server(running: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(http, "wait_unless_stopped", lambda seconds, stop: None)
-    monkeypatch.setattr(http, "ATTEMPTS", 3)
+    monkeypatch.setattr(http, "MAX_ATTEMPTS", 3)
     monkeypatch.setattr(http, "STALL_SECONDS", 10.0)
     running.asked.clear()
     return running

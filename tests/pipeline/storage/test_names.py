@@ -14,7 +14,7 @@ from pipeline.cli.main import replace_control_characters, run_and_report_errors
 from pipeline.dataset.files.shards import convert_damage_errors
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.job import ingest
-from pipeline.storage.tables import csv_text
+from pipeline.storage.tables import format_csv
 from tests.pipeline import datasets, hostile
 from tests.pipeline.cli.conftest import invoke
 
@@ -99,6 +99,6 @@ FORMULAS = ('=HYPERLINK("http://evil","x")', "+1+cmd|' /C calc'!A0", "-2+3", "@S
 
 def test_csv_holds_no_formulas_and_no_rows_of_others() -> None:
     texts = {text: f"'{text}" for text in FORMULAS} | {"engine\r=1+1\n=2": "engine =1+1\n=2"}
-    written = csv_text(["name", "points"], [{"name": text, "points": -0.5} for text in texts])
+    written = format_csv(["name", "points"], [{"name": text, "points": -0.5} for text in texts])
     found = list(csv.DictReader(io.StringIO(written, newline="")))
     assert found == [{"name": text, "points": "-0.5"} for text in texts.values()]

@@ -94,7 +94,7 @@ def run(words: list[str], folder: Path, **more: str) -> "subprocess.CompletedPro
 def test_a_dump_in_a_store_is_read_in_ranges(
     store: Any, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "BLOCK", 10_000)
+    monkeypatch.setattr(objects, "REQUEST_BYTES", 10_000)
     publish(store / "dumps", dump.name, 0, lambda target: target.write(dump.read_bytes()))
     manifest = ingest([str(store / "dumps" / dump.name)], tmp_path / "out", CONFIG, workers=1)
     assert len(dump.read_bytes()) > 30_000

@@ -30,7 +30,7 @@ from pipeline.ingest.job import ingest
 from pipeline.storage import http, objects
 from pipeline.storage.job_folder import BUILDING, DATASET, JobFolder
 from pipeline.storage.objects import RangeFile, fetch_version, open_remote
-from pipeline.storage.stores import Published, parse_path, publish, publish_in_background
+from pipeline.storage.stores import PublishedFile, parse_path, publish, publish_in_background
 from pipeline.validation.verify import compare_files
 from tests.conftest import shared_data
 from tests.pipeline import datasets
@@ -222,7 +222,7 @@ def test_files_are_written_while_others_are_flushed_and_named_once_on_disk(
         publish_later(tmp_path, "b", 0, lambda target: target.write(b"two"))
         second.set()
     assert len(synced) == 2
-    assert first == Published("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
+    assert first == PublishedFile("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
     with (
         pytest.raises(RuntimeError, match="in the middle"),
         publish_in_background() as publish_later,
@@ -234,7 +234,7 @@ def test_files_are_written_while_others_are_flushed_and_named_once_on_disk(
 def test_objects_are_read_in_order_and_in_ranges(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "BLOCK", 1000)
+    monkeypatch.setattr(objects, "REQUEST_BYTES", 1000)
     data, chance = random.Random(1).randbytes(12_345), random.Random(2)
     folder = unique_place("objects")
     publish(folder, "a", 0, lambda target: target.write(data))

@@ -15,12 +15,18 @@ from engine.encoding.planes import label_of
 from pipeline.dataset import scratch
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.join import JoinConfig, join
-from pipeline.dataset.position_keys import find_keys, position_keys
-from pipeline.dataset.strata import CLASSES, time_class
+from pipeline.dataset.position_keys import find_keys, hash_positions
+from pipeline.dataset.strata import TIME_CLASSES, classify_time_controls
 from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.audit import COLUMNS, audit, audit_markdown, audit_text, write_audit
+from pipeline.validation.audit import (
+    BINNED_COLUMNS,
+    audit,
+    format_audit_markdown,
+    format_audit_text,
+    write_audit,
+)
 from tests.pipeline import datasets
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.2)
@@ -42,7 +48,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_temporary_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="temporary files cannot be written"):
-        scratch.Scratch(tmp_path / "nowhere", 1).add(pl.DataFrame({"key": [1]}))
+        scratch.RowPartitions(tmp_path / "nowhere", 1).add(pl.DataFrame({"key": [1]}))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +106,7 @@ def test_copies_and_overlap_are_those_that_python_chess_finds(made: dict[str, Pa
 def test_distributions_count_every_row_once(made: dict[str, Path]) -> None:
     result = audit([made["a"]])
     table = datasets.table(made["a"]).to_pylist()
-    for name in COLUMNS:
+    for name in BINNED_COLUMNS:
         rows = result["distributions"][name]
         assert sum(row["positions"] for row in rows) == len(table)
         assert sum(row["test"] for row in rows) == pytest.approx(1, abs=1e-4)
@@ -128,7 +134,9 @@ def test_time_controls_have_the_names_that_lichess_gives_them() -> None:
     }
     for name, controls in names.items():
         base, increment = np.array(controls, np.uint16).T
-        assert {CLASSES[it] for it in time_class(base, increment.astype(np.uint8))} == {name}
+        assert {
+            TIME_CLASSES[it] for it in classify_time_controls(base, increment.astype(np.uint8))
+        } == {name}
 
 
 def test_games_are_those_of_the_dump(made: dict[str, Path]) -> None:
@@ -163,10 +171,10 @@ def test_positions_are_looked_for_in_train_exactly(made: dict[str, Path]) -> Non
     rows = datasets.table(made["a"]).to_pylist()
     stored = [row for row in rows if row["split"] == "test"]
     planes = np.stack([np.frombuffer(row["planes"], "<u8") for row in stored])
-    keys = position_keys(planes, np.array([row["castling"] for row in stored]))
+    keys = hash_positions(planes, np.array([row["castling"] for row in stored]))
     train = {(row["planes"], row["castling"]) for row in rows if row["split"] == "train"}
     expected = [(row["planes"], row["castling"]) in train for row in stored]
-    shards = Dataset.open(made["a"]).shards("train")
+    shards = Dataset.open(made["a"]).list_shards("train")
     assert find_keys(keys, shards).tolist() == expected
     assert 0 < sum(expected) < len(expected)
     assert find_keys(keys[:0], shards).tolist() == []
@@ -177,18 +185,18 @@ def test_a_changed_bit_anywhere_is_another_key() -> None:
     changed = np.repeat(planes, 77 * 64 + 1, axis=0)
     for bit in range(77 * 64):
         changed[bit, bit // 64] ^= np.uint64(1 << bit % 64)
-    keys = position_keys(changed, np.zeros(len(changed), np.uint8))
+    keys = hash_positions(changed, np.zeros(len(changed), np.uint8))
     assert len(set(keys.tolist())) == len(changed)
-    assert len({int(position_keys(planes, np.array([rights]))[0]) for rights in range(16)}) == 16
+    assert len({int(hash_positions(planes, np.array([rights]))[0]) for rights in range(16)}) == 16
     moved = np.roll(planes, 1, axis=1)  # the same words on other planes
-    assert position_keys(moved, np.zeros(1, np.uint8)) != keys[-1]
+    assert hash_positions(moved, np.zeros(1, np.uint8)) != keys[-1]
 
 
 def test_the_pages_say_what_was_counted(made: dict[str, Path], tmp_path: Path) -> None:
     result = audit([made["a"]])
     write_audit(result, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "audit.json").read_text()) == result
-    text = audit_text(result)
+    text = format_audit_text(result)
     assert f"{result['copies']['copies']:,} of {result['copies']['positions']:,} positions" in text
-    assert (tmp_path / "out" / "AUDIT.md").read_text() == audit_markdown(result)
-    assert "\n## By rating\n" in audit_markdown(result)
+    assert (tmp_path / "out" / "AUDIT.md").read_text() == format_audit_markdown(result)
+    assert "\n## By rating\n" in format_audit_markdown(result)

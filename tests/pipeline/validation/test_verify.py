@@ -21,7 +21,7 @@ from pipeline.errors import DatasetError, DifferenceError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.stores import file_hash
-from pipeline.validation.verify import list_members, verify_dataset
+from pipeline.validation.verify import list_joined_datasets, verify_dataset
 from tests.pipeline import hostile
 from tests.pipeline.datasets import dump, games, random_game
 
@@ -134,13 +134,13 @@ def flip_a_bit(table: pa.Table) -> pa.Table:
 def test_a_training_set_is_verified_with_its_datasets(copied: Path) -> None:
     directory = copied / "positions" / "games"
     join([directory], copied / "set")
-    assert list_members(copied / "set") == ([directory.resolve()], [])
+    assert list_joined_datasets(copied / "set") == ([directory.resolve()], [])
     rewrite(copied, "test-00000-0.parquet", hostile.column("label", 4000, 0))
-    assert list_members(copied / "set")[1] == [
+    assert list_joined_datasets(copied / "set")[1] == [
         "games: its manifest has changed since it was joined"
     ]
     directory.rename(copied / "elsewhere")
-    assert list_members(copied / "set") == ([], ["games: is missing"])
+    assert list_joined_datasets(copied / "set") == ([], ["games: is missing"])
 
 
 def test_a_shorter_dump_is_noticed(copied: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.errors import UserError
-from pipeline.dataset.files.manifest import read_note
+from pipeline.dataset.files.manifest import read_chunk_note
 from pipeline.finetune.state import STATE, read_state
 from pipeline.matches.match import JOURNAL, read_games
 from tests.pipeline.hostile import NO_JSON
@@ -51,7 +51,7 @@ NOTE_PATH = ".building/parts/00000.json"
 READERS: dict[str, Callable[[Path], Any]] = {
     JOURNAL: read_games,
     STATE: read_state,
-    NOTE_PATH: lambda folder: read_note(folder / NOTE_PATH),
+    NOTE_PATH: lambda folder: read_chunk_note(folder / NOTE_PATH),
 }
 
 

@@ -21,14 +21,20 @@ from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.columns import MEANINGS, PLANE_FORMATS, ROW_COLUMNS, SPLITS, schema
+from pipeline.dataset.files.columns import (
+    COLUMN_MEANINGS,
+    PLANE_FORMATS,
+    ROW_COLUMNS,
+    SPLITS,
+    make_schema,
+)
 from pipeline.dataset.files.kernels import ILLEGAL_LABEL, unpack_positions
 from pipeline.dataset.files.manifest import read_manifest
-from pipeline.dataset.files.stored_planes import pack, to_positions, unpack
+from pipeline.dataset.files.stored_planes import pack_planes, to_positions, unpack_planes
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.verify import castling_of, planes_of
+from pipeline.validation.verify import encode_castling, encode_planes
 from tests.conftest import REPOSITORY, shared_data
 from tests.pipeline import datasets
 from tests.pipeline.dataset.test_batches import equal
@@ -44,7 +50,7 @@ def test_polars_duckdb_and_pandas_read_every_column(made: Forms, form: str) -> N
 
     path = next(made[form].glob("train-*.parquet"))
     truth = pq.read_table(path)
-    assert truth.schema.equals(schema(form, LAST_MOVES), check_metadata=False)  # type: ignore[arg-type]
+    assert truth.schema.equals(make_schema(form, LAST_MOVES), check_metadata=False)  # type: ignore[arg-type]
     frame, panda = pl.read_parquet(path), pd.read_parquet(path)
     ducks = duckdb.sql(f"SELECT * FROM '{path}'").to_arrow_table()
     for name in truth.schema.names:
@@ -83,7 +89,7 @@ def test_the_readme_describes_every_column_as_the_table_does() -> None:
     kinds = {"visits": "list", "root_value": "float32", "best_value": "float32"}
     for one in ROW_COLUMNS:
         kind = kinds.get(one.name, str(one.type))
-        assert described[one.name] == (kind, one.null is not None, MEANINGS[one.name])
+        assert described[one.name] == (kind, one.null is not None, COLUMN_MEANINGS[one.name])
 
 
 @settings(max_examples=30, deadline=None)
@@ -99,12 +105,12 @@ def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int)
     legal_planes(position, planes[0])
     ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
     columns = {
-        "castling": np.array([castling_of(board)], np.uint8),
+        "castling": np.array([encode_castling(board)], np.uint8),
         "ep_file": np.array([ep_file], np.uint8),
     }
-    words = pack(planes, columns)
-    assert np.array_equal(unpack(words), planes)
-    assert np.array_equal(planes[0], planes_of(board))
+    words = pack_planes(planes, columns)
+    assert np.array_equal(unpack_planes(words), planes)
+    assert np.array_equal(planes[0], encode_planes(board))
     assert to_fen(to_positions(words)[0]).split()[:4] == board.fen(en_passant="fen").split()[:4]
 
 
@@ -134,7 +140,9 @@ def same(dump: str, folder: Path, workers: int = 1) -> int:
     whole = ingest([dump], folder / "all", IngestConfig(**config), workers=workers)
     ingest([dump], folder / "compact", IngestConfig(**config, planes="compact"), workers=workers)
     for split in (split for split in SPLITS if whole["positions"][split]):
-        both = (Dataset.open(folder / form).rows(split, HUMAN_COLUMNS) for form in PLANE_FORMATS)
+        both = (
+            Dataset.open(folder / form).read_rows(split, HUMAN_COLUMNS) for form in PLANE_FORMATS
+        )
         for one, other in zip(*both, strict=True):
             assert all(np.array_equal(one[name], other[name]) for name in HUMAN_COLUMNS)
     return int(whole["positions"]["total"])
@@ -173,10 +181,10 @@ def test_every_row_of_real_dumps_comes_back(name: str, tmp_path: Path) -> None:
 def test_a_label_beyond_the_policy_is_illegal_whatever_lies_in_memory_behind_the_row() -> None:
     board = chess.Board()
     columns = {
-        "castling": np.array([castling_of(board)], np.uint8),
+        "castling": np.array([encode_castling(board)], np.uint8),
         "ep_file": np.array([255], np.uint8),
     }
-    packed = np.repeat(pack(planes_of(board)[None], columns), 2, axis=0)
+    packed = np.repeat(pack_planes(encode_planes(board)[None], columns), 2, axis=0)
     for label in (64 * MOVE_TYPES, 64 * MOVE_TYPES + 63):
         out = np.full((2, PLANES), 2**64 - 1, dtype=np.uint64)
         labels = np.array([label, label], dtype=np.uint16)

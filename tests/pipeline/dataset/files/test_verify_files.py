@@ -110,7 +110,7 @@ def test_a_fresh_file_is_not_marked_and_verify_ignores_marks(looks: Looks) -> No
     looks.patch.setattr(verify_files, "MIN_AGE_SECONDS", 3600.0)
     assert looks.again() == looks.again() == looks.files
     looks.flip_a_bit()
-    verify_files.remember_files(looks.folder, read_manifest(looks.folder))
+    verify_files.mark_files_verified(looks.folder, read_manifest(looks.folder))
     assert looks.again() == 0
     assert compare_files(looks.folder) == [f"{SHARD}: does not match its hash"]
 
