@@ -16,7 +16,7 @@ from model.network.preset import preset_to_dict
 from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import JoinConfig, join
 from tests.model.synthetic import TINY
-from tests.pipeline.datasets import planes_of
+from tests.pipeline.datasets import read_planes
 from tests.pipeline.months import month
 
 Spoil = Callable[[Path], None]
@@ -165,7 +165,7 @@ def retyped(
 
 def illegal_label(table: pa.Table) -> pa.Table:
     """Return row 3 a label that is none of its legal moves."""
-    planes = planes_of(table)[3]
+    planes = read_planes(table)[3]
     legal = (int(planes[13 + label // 64]) >> (label % 64) & 1 for label in range(4096))
     label = next(label for label, is_legal in enumerate(legal) if not is_legal)
     return column("label", label)(table)
