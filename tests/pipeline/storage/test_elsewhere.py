@@ -13,7 +13,7 @@ from pipeline.storage import stores
 from pipeline.validation.verify import compare_files
 from tests.pipeline.cli.conftest import invoke
 from tests.pipeline.datasets import random_game
-from tests.pipeline.hostile import copied, workplace
+from tests.pipeline.hostile import copy_workplace, workplace
 from tests.waiting import drop_slow_lines
 
 TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1"]
@@ -65,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_takes_an_address_takes_it_and_the_rest_says_so(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = copied(place, tmp_path / "here")
+    here = copy_workplace(place, tmp_path / "here")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))

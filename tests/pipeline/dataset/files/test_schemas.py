@@ -11,7 +11,7 @@ from engine.errors import UserError
 from pipeline.dataset.files.manifest import read_chunk_note
 from pipeline.finetune.state import STATE, read_state
 from pipeline.matches.match import JOURNAL, read_games
-from tests.pipeline.hostile import NO_JSON
+from tests.pipeline.hostile import INVALID_JSON
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 GAME: dict[str, Any] = {
@@ -67,7 +67,7 @@ def test_a_changed_file_is_refused(
     path.write_text(json.dumps(whole) + "\n")
     assert READERS[name](tmp_path)
     spoilt = [json.dumps(whole | change).encode() for change in changes]
-    for data in (*spoilt, NO_JSON["a picture"].replace(b"\n", b" "), NO_JSON["a list"]):
+    for data in (*spoilt, INVALID_JSON["a picture"].replace(b"\n", b" "), INVALID_JSON["a list"]):
         path.write_bytes(data + b"\n")
         with pytest.raises(UserError, match=path.name) as said:
             READERS[name](tmp_path)

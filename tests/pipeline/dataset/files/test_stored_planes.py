@@ -38,7 +38,7 @@ from pipeline.validation.verify import encode_castling, encode_planes
 from tests.conftest import REPOSITORY, shared_data
 from tests.pipeline import datasets
 from tests.pipeline.dataset.test_batches import equal
-from tests.pipeline.hostile import column, stored
+from tests.pipeline.hostile import change_table, set_cell
 
 SHARES = {"test_share": 0.05, "val_share": 0.02}
 
@@ -120,17 +120,17 @@ def test_a_label_beyond_the_last_plane_is_illegal_whatever_memory_follows() -> N
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (column("piece_bit_3", 2**64 - 1), "has a piece code that does not exist"),
-        (column("piece_bit_2", 0), "each side must have one king"),
-        (column("label", 4095), "is not a legal move"),
-        (column("castling", 16), "castling is 16"),
+        (set_cell("piece_bit_3", 2**64 - 1), "has a piece code that does not exist"),
+        (set_cell("piece_bit_2", 0), "each side must have one king"),
+        (set_cell("label", 4095), "is not a legal move"),
+        (set_cell("castling", 16), "castling is 16"),
     ],
 )
 def test_an_invalid_compact_row_raises_an_error_with_its_file(
     made: dict[str, Path], tmp_path: Path, spoil: Any, words: str
 ) -> None:
     shutil.copytree(made["compact"], tmp_path / "x")
-    stored("x/train-00000-0.parquet", spoil)(tmp_path)
+    change_table("x/train-00000-0.parquet", spoil)(tmp_path)
     stream = Batches([tmp_path / "x"], batch_size=32)
     for read in (lambda: islice(stream.from_step(0), 200), stream.read_rows):
         with pytest.raises(DatasetError, match=rf"train-00000-0\.parquet .*{words}"):
