@@ -198,7 +198,7 @@ def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> N
     }
     if any(map(is_url, sources)):  # local files are identified by the text of their chunks
         asked["dump_versions"] = [
-            fetch_version(name).name if is_url(name) else None for name in sources
+            fetch_version(name).tag if is_url(name) else None for name in sources
         ]
     # before the first chunk is done, nothing can be mixed
     begun = folder.has_notes()

@@ -131,9 +131,7 @@ def test_a_resumed_ingest_writes_the_same_objects(
     rng, kills = random.Random(1), 0
     for count in (1, 4, 7, 9):  # objects in the store when it is killed
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as running:
-            while (
-                running.poll() is None and len(store.fs.find("chess/again")) < objects_before_kill
-            ):
+            while running.poll() is None and len(store.fs.find("chess/again")) < count:
                 time.sleep(0.05)
             time.sleep(rng.random() * 0.2)
             running.send_signal(signal.SIGKILL)
