@@ -160,7 +160,6 @@ def concatenate(parts: Sequence[Batch]) -> Batch:
 
 
 def _split_rows(rows: Batch, count: int, size: int) -> Iterator[Batch]:
-    """Yield `count` rows in batches of `size`; the last one may be smaller."""
     for first in range(0, count, size):
         yield take_rows(rows, slice(first, first + size))
 
@@ -243,7 +242,6 @@ class Batches:
             begin += group.rows
 
     def _group_into_blocks(self, epoch: int) -> list[list[_Part]]:
-        """Return this process's parts of an epoch in blocks of about `block_rows` rows."""
         blocks: list[list[_Part]] = [[]]
         rows = 0
         for part in self._iterate_parts(epoch):

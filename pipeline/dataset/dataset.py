@@ -193,7 +193,6 @@ class Dataset:
             )
 
     def _count_group_rows(self, entry: Mapping[str, Any], split: str) -> list[int]:
-        """Return the number of rows of a split in each row group of a file."""
         if entry["split"] is None or split not in (entry["split"], LATEST):
             return []
         stored = _list_stored_groups(self.manifest, entry)

@@ -172,7 +172,6 @@ def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop:
 
 
 def _count_games_by_day(dataset: Dataset) -> Mapping[str, int]:
-    """Return the number of used games on each complete date, written as in PGN."""
     days: Counter[str] = Counter()
     for _, games in dataset.read_games(["date", "split"]):
         dates = games.filter(games["split"].is_valid())["date"]
@@ -198,7 +197,6 @@ def _choose_held_out(days: Mapping[str, int], name: str, config: JoinConfig) -> 
 
 
 def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
-    """Count the held-out rows in each row group, by file; files without any are omitted."""
     is_held_out, found = dataset.held_out_games, dict[str, list[int]]()
     for shard in (shard for split in SPLITS for shard in dataset.list_shards(split)):
         if stop():

@@ -116,8 +116,6 @@ def run_worker(descriptor: int) -> None:
 
 
 class _WorkerProcess:
-    """A worker process and the pipe to it."""
-
     def __init__(self) -> None:
         self.pipe, worker_end = Pipe()
         code = ["-P", "-c", WORKER_COMMAND]

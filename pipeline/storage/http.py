@@ -168,7 +168,6 @@ class WebFile:
         self.version = found
 
     def _send(self, headers: dict[str, str]) -> "requests.Response":
-        """Send a request and return the response after all redirects."""
         import requests
 
         self.close()

@@ -254,7 +254,6 @@ class JobFolder:
             shutil.rmtree(self.journal, ignore_errors=True)
 
     def _delete_abandoned_files(self) -> None:
-        """Delete temporary files of dead writers, which only local folders have."""
         for folder in (self.out, self.files, self.notes, self.journal):
             for path in list_abandoned(folder) if is_local(folder) else ():
                 path.unlink(missing_ok=True)

@@ -63,7 +63,6 @@ def list_files(name: str, suffix: str) -> list[str]:
 
 @contextmanager
 def _convert_errors(name: str) -> Iterator[None]:
-    """Convert the errors of a store to a one-line FetchError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -73,7 +72,6 @@ def _convert_errors(name: str) -> Iterator[None]:
 
 
 def _fetch_object_version(name: str) -> RemoteVersion:
-    """Return the version of an object, from its driver's metadata."""
     path = cast("Any", parse_path(name))
     with _convert_errors(name):
         info: dict[str, Any] = path.fs.info(path.path)

@@ -197,7 +197,6 @@ def _count_positions(positions: RowPartitions) -> dict[str, Any]:
 
 
 def _round_share(part: int, whole: int) -> float:
-    """Return part / whole with six decimals, or 0 if the whole is 0."""
     return round(part / whole, 6) if whole else 0.0
 
 

@@ -136,7 +136,6 @@ def compare_files(directory: Path) -> list[str]:
 
 
 def _read_footer(path: Path) -> pq.FileMetaData | None:
-    """Return the footer of a Parquet file; None if it cannot be read."""
     try:
         return pq.read_metadata(open_for_arrow(path))
     except (OSError, ValueError, pa.ArrowException):

@@ -141,7 +141,7 @@ def read_rows(directory: Path) -> dict[str, Any]:
     parts = [
         rows
         for split in ("train", "val", "test")
-        for rows in Dataset.open(directory).rows(split, STORED)
+        for rows in Dataset.open(directory).read_rows(split, STORED)
     ]
     rows = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
     order = np.argsort(rows["game"], kind="stable")

@@ -82,7 +82,6 @@ def _decode(name: str, column: pa.Array) -> pa.Array:
 
 
 def _check_footer(file: pq.ParquetFile, games: int, columns: Sequence[str]) -> None:
-    """Raise ValueError for a wrong column type or number of games."""
     found = file.schema_arrow
     for name in columns:
         types = [found.field(at).type for at in found.get_all_field_indices(name)]
@@ -95,7 +94,6 @@ def _check_footer(file: pq.ParquetFile, games: int, columns: Sequence[str]) -> N
 
 
 def _check_values(table: pa.Table) -> None:
-    """Raise ValueError, naming the column, for invalid values."""
     table.validate(full=True)  # raises for text that is not UTF-8
     for name in table.schema.names:
         column = table[name]

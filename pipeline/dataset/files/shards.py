@@ -353,7 +353,6 @@ def _are_legal(
 
 
 def _check_visits(rows: Batch) -> None:
-    """Raise ValueError if a move of a search is out of range or, with planes, illegal."""
     searched = [
         (row, moves) for row, moves in enumerate(rows["visits"]) if moves is not None and len(moves)
     ]

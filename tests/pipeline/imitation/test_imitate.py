@@ -207,7 +207,7 @@ def test_all_games_are_trained_on_after_the_newest_were_measured(
         for a, b in zip(measured[0].parameters(), saved[0].parameters(), strict=True)
     )
     training_set = Dataset.open(out / "imitation" / "training_set")
-    all_rows = sum(training_set.count(split) for split in ("train", "val", "latest"))
+    all_rows = sum(training_set.count_rows(split) for split in ("train", "val", "latest"))
     (seen,) = saved[1]["data"]["datasets"]
     assert seen["positions"] == {"total": all_rows, "train": all_rows, "val": 0, "test": 0}
     for split, answer in (("latest", "no"), ("val", "no"), ("train", "yes")):

@@ -243,7 +243,7 @@ def test_no_position_stands_in_two_splits_and_audit_finds_those_of_games(
     ingest([str(fishnet), str(again)], tmp_path / "out", config, workers=1)
     keys = []
     for split in ("train", "val", "test"):
-        parts = Dataset.open(tmp_path / "out").rows(split, ("planes", "castling"))
+        parts = Dataset.open(tmp_path / "out").read_rows(split, ("planes", "castling"))
         found = [hash_positions(part["planes"], part["castling"]) for part in parts]
         keys.append(set(np.concatenate(found).tolist()))
     assert all(keys)

@@ -15,7 +15,6 @@ import pytest
 from engine.encoding.planes import label_of
 from pipeline.dataset import scratch
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.join import JoinConfig, join
 from pipeline.dataset.position_keys import find_keys, hash_positions
 from pipeline.dataset.strata import TIME_CLASSES, classify_time_controls
 from pipeline.errors import ConfigError
@@ -163,17 +162,6 @@ def test_time_controls_have_lichess_class_names() -> None:
         base, increment = np.array(controls, np.uint16).T
         classes = classify_time_controls(base, increment.astype(np.uint8))
         assert {TIME_CLASSES[it] for it in classes} == {name}
-
-
-def test_a_held_out_dataset_is_the_split_latest(made: dict[str, Path], tmp_path: Path) -> None:
-    join(list(made.values()), tmp_path / "named", JoinConfig(hold_out="b"))
-    result = audit([tmp_path / "named"])
-    rows = {name: replay(path) for name, path in made.items()}
-    train = {row.position for row in rows["a"] if row.split == "train"}
-    (latest,) = [row for row in result["in_train"] if row["split"] == "latest"]
-    assert latest["positions"] == len(rows["b"])
-    assert latest["in_train"] == sum(row.position in train for row in rows["b"])
-    assert result["games"]["latest_games_in_train"] > 0
 
 
 def test_positions_are_found_in_train_exactly(made: dict[str, Path]) -> None:
