@@ -47,10 +47,7 @@ class SourceChangedError(FetchError):
 
 
 class StoreError(OSError):
-    """Raised if a store cannot be reached or refuses a request.
-
-    It is an OSError, so that it is handled like a full disk.
-    """
+    """Raised if a store cannot be reached or refuses a request; an OSError, like a full disk."""
 
 
 class Stopped(UserError):  # noqa: N818 - a stop is not an error

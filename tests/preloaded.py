@@ -20,7 +20,7 @@ from engine.evaluation import evaluator, handwritten
 from engine.player.player import warm_up
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
-from pipeline.storage.job_folder import DATASET, JobFolder
+from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 
 GAME = (
     b'[Event "Rated"]\n[Site "https://lichess.org/fianchet"]\n[Result "1-0"]\n\n1. e4 f6 2. d4 '
@@ -31,7 +31,7 @@ GAME = (
 def load_ingest() -> None:
     """Load the kernels of an ingest."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
-        JobFolder(Path(folder), DATASET, ValueError).make_notes_folder()
+        JobFolder(Path(folder), DATASET_KIND, ValueError).make_notes_folder()
         chunk = Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64))
         encode_chunk(ChunkTask(chunk, folder, IngestConfig()))
     release_buffers()

@@ -33,7 +33,7 @@ from pipeline.errors import DatasetError
 from pipeline.storage.stores import file_hash
 
 TRAINING_SET_VERSION = 3
-TRAINING_SET = "training_set.json"
+TRAINING_SET_FILE = "training_set.json"
 LATEST = "latest"
 """Name of the split with all held-out rows."""
 ALL_SPLITS = (*SPLITS, LATEST)
@@ -145,7 +145,7 @@ class Dataset:
             raise DatasetError(f"unknown split {split!r}: choose from {splits}")
         found = self.list_shards(split)
         if not found:
-            hint = f": {TRAINING_SET} says why nothing is held out" if split == LATEST else ""
+            hint = f": {TRAINING_SET_FILE} says why nothing is held out" if split == LATEST else ""
             raise DatasetError(f"{self.path} has no positions in its {split} split{hint}")
         return found
 
@@ -231,12 +231,12 @@ def read_row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator
 
 def is_training_set(path: Path) -> bool:
     """Return whether a folder contains a training set."""
-    return (path / TRAINING_SET).exists()
+    return (path / TRAINING_SET_FILE).exists()
 
 
 def read_training_set(path: Path) -> dict[str, Any]:
     """Read and check `training_set.json`; raises DatasetError if it is damaged or outdated."""
-    file = path / TRAINING_SET
+    file = path / TRAINING_SET_FILE
     if not file.exists():
         how = "create one with `fianchetto join DATASET... --out DIR`"
         raise DatasetError(f"{path} is not a training set: {how}")
@@ -251,7 +251,7 @@ def read_training_set(path: Path) -> dict[str, Any]:
 
 def _open_training_set(path: Path) -> Dataset:
     """Open a training set; raises DatasetError unless its counts match its datasets."""
-    content, file = read_training_set(path), path / TRAINING_SET
+    content, file = read_training_set(path), path / TRAINING_SET_FILE
     joined = tuple(_open_joined(path, entry) for entry in content["datasets"])
     opened = Dataset(path, content, file_hash(file), joined)
     for split in ALL_SPLITS:
@@ -271,7 +271,7 @@ def _open_joined(path: Path, entry: Mapping[str, Any]) -> Dataset:
         held = entry["held_rows"].get(file["name"], stored)
         if len(held) != len(stored) or any(map(operator.gt, held, stored)):
             why = f"held_rows of {file['name']} do not match its row groups"
-            raise DatasetError(f"{path / TRAINING_SET}: {why}: join the datasets again")
+            raise DatasetError(f"{path / TRAINING_SET_FILE}: {why}: join the datasets again")
     return replace(opened, held_out=entry["held_out"], held_rows=entry["held_rows"])
 
 

@@ -21,7 +21,7 @@ from pipeline.dataset.dataset import (
     HOLD_OUT_ALL,
     HOLD_OUT_NONE,
     LATEST,
-    TRAINING_SET,
+    TRAINING_SET_FILE,
     TRAINING_SET_VERSION,
     Dataset,
     is_training_set,
@@ -33,8 +33,7 @@ from pipeline.dataset.dataset import (
 from pipeline.dataset.files.columns import MANIFEST, SPLITS
 from pipeline.dataset.scratch import RowPartitions
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.storage.job_folder import TRAINING_SET as TRAINING_SET_FOLDER
-from pipeline.storage.job_folder import JobFolder
+from pipeline.storage.job_folder import TRAINING_SET_KIND, JobFolder
 from pipeline.storage.stores import publish_json
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def join(
     config = config or JoinConfig()
     if (out / MANIFEST).exists():
         raise DatasetError(f"{out} is a dataset: choose another --out for the training set")
-    folder = JobFolder(out, TRAINING_SET_FOLDER, DatasetError, reads=datasets)
+    folder = JobFolder(out, TRAINING_SET_KIND, DatasetError, reads=datasets)
     folder.check()
     for directory in datasets:
         if is_training_set(directory):
@@ -104,7 +103,7 @@ def join(
         if stop():
             raise Stopped(f"stopped; {out} is unchanged")
         if not is_training_set(out) or read_training_set(out) != content:
-            publish_json(out, TRAINING_SET, content)
+            publish_json(out, TRAINING_SET_FILE, content)
     return content
 
 

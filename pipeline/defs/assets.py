@@ -14,7 +14,7 @@ from engine.errors import UserError
 from engine.json_files import parse_json, read_json, validate_content
 from model.card import CARD_FILE, Card
 from model.training.config import TrainConfig
-from pipeline.dataset.dataset import TRAINING_SET, Dataset, is_training_set
+from pipeline.dataset.dataset import TRAINING_SET_FILE, Dataset, is_training_set
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.dataset.join import join
 from pipeline.defs import checks, tasks
@@ -202,7 +202,7 @@ def accuracy_report(
         out = datasets.path / "reports" / network.name / data.name
         work = partial(tasks.report, network, data, options.split, options.rule, out)
         report = run_step(context, work)
-        page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
+        page = data / (TRAINING_SET_FILE if is_training_set(data) else MANIFEST)
         hashes = [file_hash(page), file_hash(network / CARD_FILE)]
     context.instance.add_run_tags(context.run.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import COMPARED_SECTIONS, SECTIONS
-from pipeline.storage.job_folder import REPORT, JobFolder, publish_result
+from pipeline.storage.job_folder import REPORT_KIND, JobFolder, publish_result
 from pipeline.storage.tables import format_markdown, plain_text, text_table
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def format_nats(row: Row) -> str:
 
 def write_report(result: Row, out: Path) -> None:
     """Publish the result of `report` or `reports` as JSON, text and HTML; raises ConfigError."""
-    JobFolder(out, REPORT, ConfigError).check()  # fail before drawing the page
+    JobFolder(out, REPORT_KIND, ConfigError).check()  # fail before drawing the page
     files = {"report.txt": f"{report_text(result)}\n".encode(), "report.html": report_page(result)}
-    publish_result(out, REPORT, "report.json", result, files)
+    publish_result(out, REPORT_KIND, "report.json", result, files)
 
 
 def reports_text(found: Row) -> str:

@@ -12,10 +12,10 @@ from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.render import render, safe
 from pipeline.storage.job_folder import (
-    CHECKPOINT,
-    IMITATION_REPORT,
-    MATCH,
-    REPORT,
+    CHECKPOINT_KIND,
+    IMITATION_REPORT_KIND,
+    MATCH_KIND,
+    REPORT_KIND,
     Kind,
     is_of_kind,
 )
@@ -134,9 +134,9 @@ def _describe_match(_: Path, summary: Mapping[str, Any]) -> Run:
 
 
 KINDS: Mapping[Kind, tuple[str, str, Callable[[Path, Any], Run]]] = {
-    CHECKPOINT: ("checkpoint", CARD_FILE, _describe_checkpoint),
-    REPORT: ("report", "report.json", _describe_report),
-    IMITATION_REPORT: ("report", "report.json", _describe_imitation),
-    MATCH: ("match", "summary.json", _describe_match),
+    CHECKPOINT_KIND: ("checkpoint", CARD_FILE, _describe_checkpoint),
+    REPORT_KIND: ("report", "report.json", _describe_report),
+    IMITATION_REPORT_KIND: ("report", "report.json", _describe_imitation),
+    MATCH_KIND: ("match", "summary.json", _describe_match),
 }
 """Title, result file and description of each kind of run."""

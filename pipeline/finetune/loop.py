@@ -41,7 +41,7 @@ from pipeline.finetune.state import (
 from pipeline.finetune.teacher import choose_teacher, teach_by_hand
 from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.storage.job_folder import FINETUNING, JobFolder, flatten_leaves
+from pipeline.storage.job_folder import FINETUNING_KIND, JobFolder, flatten_leaves
 
 LOG = logging.getLogger(__name__)
 STAGE_NAMES = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
@@ -67,7 +67,7 @@ def finetune(
     True or the minutes end before a candidate was measured, and the errors of the stages.
     """
     check_settings(config, human)
-    folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])
+    folder = JobFolder(out, FINETUNING_KIND, FinetuneError, reads=[checkpoint, *human])
     folder.check()
     identity = identify(checkpoint, human, config)
     with folder.lock():

@@ -15,7 +15,7 @@ from pipeline.evaluation.render import (
     safe,
 )
 from pipeline.imitation.book import MIN_BOOK_GAMES, MIN_BOOK_SHARE
-from pipeline.storage.job_folder import IMITATION_REPORT, publish_result
+from pipeline.storage.job_folder import IMITATION_REPORT_KIND, publish_result
 from pipeline.storage.tables import format_markdown
 
 PARTS = {"all": "all moves", "late": "moves from the 12th on"}
@@ -33,7 +33,7 @@ def write_imitation(result: Result, out: Path) -> None:
     """Publish `report.json`, `report.txt` and `report.html`."""
     text, page = (imitation_text(result) + "\n").encode(), _imitation_page(result)
     files = {"report.txt": text, "report.html": page}
-    publish_result(out, IMITATION_REPORT, "report.json", result, files)
+    publish_result(out, IMITATION_REPORT_KIND, "report.json", result, files)
 
 
 def imitation_text(result: Result) -> str:

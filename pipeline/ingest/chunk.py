@@ -49,7 +49,7 @@ from pipeline.ingest.games import NO_LABELS, Tagged, count_names, read_evaluatio
 from pipeline.ingest.games_table import games_table, write_options
 from pipeline.pgn import evaluation_rows, replay
 from pipeline.pgn.text import NO_EVAL
-from pipeline.storage.job_folder import DATASET, JobFolder
+from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 from pipeline.storage.stores import Publish, parse_path, publish_in_background, publish_json
 
 ROWS_VERSION = 2
@@ -114,7 +114,7 @@ class ChunkTask:
     @property
     def folder(self) -> JobFolder:
         """Return the folder of the dataset."""
-        return JobFolder(parse_path(self.out), DATASET, DatasetError)
+        return JobFolder(parse_path(self.out), DATASET_KIND, DatasetError)
 
 
 @cache

@@ -52,7 +52,7 @@ from pipeline.ingest.chunk import (
     release_buffers,
 )
 from pipeline.ingest.manifest import build_manifest, plain_config
-from pipeline.storage.job_folder import DATASET, JobFolder
+from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 from pipeline.storage.objects import fetch_version
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
@@ -100,7 +100,7 @@ def ingest(
         require_utf8(name)
     for name in sources:
         require_dump(name)
-    folder = JobFolder(out, DATASET, DatasetError, IngestError)
+    folder = JobFolder(out, DATASET_KIND, DatasetError, IngestError)
     with folder.lock():
         config = choose_chunk_size(config, sources, folder)
         manifest = _finished(folder, sources, config) or _ingest(

@@ -11,7 +11,7 @@ from engine.progress import Progress, Stop, never, silent
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import MatchFilesError, format_elo, play_match
 from pipeline.matches.players import make_player
-from pipeline.storage.job_folder import MATCHES, JobFolder
+from pipeline.storage.job_folder import MATCHES_KIND, JobFolder
 from pipeline.storage.stores import publish_bytes, publish_json
 from pipeline.storage.tables import format_markdown
 
@@ -65,7 +65,7 @@ def play_matches(
     if len(set(names)) < len(names):
         names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
     folders = dict(zip(sides, names, strict=True))
-    folder = JobFolder(out, MATCHES, MatchFilesError, MatchError)
+    folder = JobFolder(out, MATCHES_KIND, MatchFilesError, MatchError)
     with folder.lock():
         folder.claim({})
         rows: list[dict[str, Any]] = []

@@ -40,7 +40,7 @@ from pipeline.selfplay.config import ONNX_DEVICE, ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build_dataset, count_games, count_searches, summarize_timing
 from pipeline.selfplay.draw import DRAWN, draw_positions, identify_datasets
 from pipeline.selfplay.worker import Journals, JournalWatch, Task, read_journals, work_on
-from pipeline.storage.job_folder import SELFPLAY, JobFolder
+from pipeline.storage.job_folder import SELFPLAY_KIND, JobFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def explore(
         )
     identity = _identify(checkpoint, config, datasets, lineage)
     reads = [path for path in (*datasets, checkpoint) if path is not None]
-    folder = JobFolder(out, SELFPLAY, ExploreError, reads=reads)
+    folder = JobFolder(out, SELFPLAY_KIND, ExploreError, reads=reads)
     with folder.lock():
         journal = out.absolute() / folder.journal.name
         # without results, the settings may still change

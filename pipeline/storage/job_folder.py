@@ -54,20 +54,28 @@ class Kind:
     """File that a finished job writes last, and that replaces the marker; "" keeps the marker."""
 
 
-DATASET = Kind("a dataset", "manifest.json")
-SELFPLAY = Kind("a generation of self-play")
-FINETUNING = Kind("a fine-tuning")
-TRAINING_SET = Kind("a training set", "training_set.json")
-CHECKPOINT = Kind("a checkpoint", "checkpoint.json")
-MATCH = Kind("a match")
-MATCHES = Kind("a folder of matches")
-REPORT = Kind("a report")
-IMITATION_REPORT = Kind("a report of an imitation")
-AUDIT = Kind("an audit")
+DATASET_KIND = Kind("a dataset", "manifest.json")
+SELFPLAY_KIND = Kind("a generation of self-play")
+FINETUNING_KIND = Kind("a fine-tuning")
+TRAINING_SET_KIND = Kind("a training set", "training_set.json")
+CHECKPOINT_KIND = Kind("a checkpoint", "checkpoint.json")
+MATCH_KIND = Kind("a match")
+MATCHES_KIND = Kind("a folder of matches")
+REPORT_KIND = Kind("a report")
+IMITATION_REPORT_KIND = Kind("a report of an imitation")
+AUDIT_KIND = Kind("an audit")
 KINDS = (
-    SELFPLAY, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, MATCHES, REPORT, IMITATION_REPORT,
-    AUDIT, DATASET,
-)  # fmt: skip
+    SELFPLAY_KIND,
+    FINETUNING_KIND,
+    TRAINING_SET_KIND,
+    CHECKPOINT_KIND,
+    MATCH_KIND,
+    MATCHES_KIND,
+    REPORT_KIND,
+    IMITATION_REPORT_KIND,
+    AUDIT_KIND,
+    DATASET_KIND,
+)
 
 
 class JobFolder:
@@ -202,7 +210,7 @@ class JobFolder:
 
     def is_finished(self) -> bool:
         """Return whether the dataset is finished; completes a `finish` that was interrupted."""
-        result = DATASET.result
+        result = DATASET_KIND.result
         if is_local(self.out) and (self.files / result).is_file():
             self.finish(result)
         is_finished = (self.out / result).exists()

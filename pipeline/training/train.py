@@ -14,7 +14,7 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Shares
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS, relative_to_cwd
-from pipeline.storage.job_folder import CHECKPOINT, JobFolder
+from pipeline.storage.job_folder import CHECKPOINT_KIND, JobFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ def run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
     """Return a run's folder, which must not be one of its inputs or their member datasets."""
     reads = [one.path if isinstance(one, Dataset) else one for one in inputs]
     reads += [part.path for one in inputs if isinstance(one, Dataset) for part in one.joined]
-    return JobFolder(out, CHECKPOINT, ConfigError, reads=reads)
+    return JobFolder(out, CHECKPOINT_KIND, ConfigError, reads=reads)
 
 
 def open_validation(

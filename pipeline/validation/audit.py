@@ -29,7 +29,7 @@ from pipeline.dataset.strata import (
     name_bands,
 )
 from pipeline.errors import ConfigError
-from pipeline.storage.job_folder import AUDIT, JobFolder, publish_result
+from pipeline.storage.job_folder import AUDIT_KIND, publish_result
 from pipeline.storage.tables import format_markdown_table, text_table
 
 Rows = Mapping[str, NDArray[Any]]
@@ -51,17 +51,17 @@ RATING_EDGES = tuple(range(800, 2801, 200))
 """Lower edges of the second and later rating bands."""
 
 
-class BinnedColumn(NamedTuple):
+class Bins(NamedTuple):
     """The names of a property's bins, and a function that returns each row's bin."""
 
-    bins: Sequence[str]
-    bin_rows: Callable[[Rows], NDArray[Any]]
+    names: Sequence[str]
+    find_bins: Callable[[Rows], NDArray[Any]]
 
 
-def _bin_by_edges(edges: Sequence[int], values: Callable[[Rows], NDArray[Any]]) -> BinnedColumn:
+def _make_bins(edges: Sequence[int], values: Callable[[Rows], NDArray[Any]]) -> Bins:
     """Return the bins below the first edge, between edges, and from the last edge on."""
     bins = name_bands(edges)[:-1]
-    return BinnedColumn(bins, lambda rows: np.searchsorted(edges, values(rows), side="right"))
+    return Bins(bins, lambda rows: np.searchsorted(edges, values(rows), side="right"))
 
 
 def _count_pieces(rows: Rows) -> NDArray[Any]:
@@ -69,19 +69,17 @@ def _count_pieces(rows: Rows) -> NDArray[Any]:
     return count_R
 
 
-BINNED_COLUMNS = {
-    "rating": BinnedColumn(
+AUDIT_BINS = {
+    "rating": Bins(
         name_bands(RATING_EDGES), lambda rows: assign_rating_bands(rows["elo"], RATING_EDGES)
     ),
-    "time_control": BinnedColumn(
+    "time_control": Bins(
         TIME_CLASSES, lambda rows: classify_time_controls(rows["base"], rows["increment"])
     ),
-    "ply": _bin_by_edges((10, 20, 30, 40, 60, 80, 120), lambda rows: rows["ply"]),
-    "plies": _bin_by_edges((20, 40, 60, 80, 100, 150, 200), lambda rows: rows["plies"]),
-    "result": BinnedColumn(
-        ("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1
-    ),
-    "pieces": _bin_by_edges((6, 10, 16, 22, 28), _count_pieces),
+    "ply": _make_bins((10, 20, 30, 40, 60, 80, 120), lambda rows: rows["ply"]),
+    "plies": _make_bins((20, 40, 60, 80, 100, 150, 200), lambda rows: rows["plies"]),
+    "result": Bins(("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
+    "pieces": _make_bins((6, 10, 16, 22, 28), _count_pieces),
 }
 
 
@@ -107,7 +105,7 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
     ]
     tables["games"] = _count_games(datasets)
     tables["distributions"] = {
-        name: _tabulate_distribution(BINNED_COLUMNS[name].bins, counts_SK)
+        name: _tabulate_distribution(AUDIT_BINS[name].names, counts_SK)
         for name, counts_SK in bins.items()
     }
     return {"datasets": overview, **tables}
@@ -118,15 +116,15 @@ def _count_rows(
 ) -> dict[str, NDArray[np.int64]]:
     """Return each property's counts by split and bin, [S, K]; add the keys to `positions`."""
     counts = {
-        name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64)
-        for name, column in BINNED_COLUMNS.items()
+        name: np.zeros((len(ALL_SPLITS), len(bins.names)), dtype=np.int64)
+        for name, bins in AUDIT_BINS.items()
     }
     done, total = 0, sum(part.manifest["positions"]["total"] for part in datasets)
     for part in datasets:
-        for split, name in enumerate(ALL_SPLITS):
-            for rows in part.read_rows(name, AUDITED_COLUMNS):
-                for column, (bins, bin_rows) in BINNED_COLUMNS.items():
-                    counts[column][split] += np.bincount(bin_rows(rows), minlength=len(bins))
+        for split, split_name in enumerate(ALL_SPLITS):
+            for rows in part.read_rows(split_name, AUDITED_COLUMNS):
+                for name, (bins, find_bins) in AUDIT_BINS.items():
+                    counts[name][split] += np.bincount(find_bins(rows), minlength=len(bins))
                 key = hash_positions(rows["planes"], rows["castling"])
                 frame = pl.DataFrame({"key": key, "label": rows["label"]})
                 positions.add(frame.with_columns(split=pl.lit(split, pl.UInt8)))
@@ -206,9 +204,7 @@ def _round_share(part: int, whole: int) -> float:
 def list_sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Return the title, sentence and table of each section of an audit, in order."""
     copies, games = result["copies"], result["games"]
-    in_train = ", ".join(
-        f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:]
-    )
+    tests = [f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:]]
     position_summary = (
         f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) "
         f"are duplicates; {copies['distinct']:,} are distinct. Where a position occurs more "
@@ -217,16 +213,12 @@ def list_sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[s
     )
     game_summary = (
         f"{games['copies']:,} of {games['games']:,} games have the same moves as another. Games "
-        f"whose moves occur in train: {in_train}."
+        f"whose moves occur in train: {', '.join(tests)}."
     )
     return [
         ("Datasets", "", result["datasets"]),
         ("Copies of positions", position_summary, []),
-        (
-            "Test positions that occur in train",
-            "All positions were compared, by 64-bit keys.",
-            result["in_train"],
-        ),
+        ("Test positions that occur in train", "Compared by 64-bit keys.", result["in_train"]),
         ("Games", game_summary, []),
         *(
             (f"By {name.replace('_', ' ')}", "", rows)
@@ -255,7 +247,5 @@ def format_audit_markdown(result: Mapping[str, Any]) -> str:
 
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
     """Write `audit.json` and `AUDIT.md` to a folder."""
-    JobFolder(out, AUDIT, ConfigError).check()
-    publish_result(
-        out, AUDIT, "audit.json", result, {"AUDIT.md": format_audit_markdown(result).encode()}
-    )
+    files = {"AUDIT.md": format_audit_markdown(result).encode()}
+    publish_result(out, AUDIT_KIND, "audit.json", result, files)

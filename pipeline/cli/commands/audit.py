@@ -11,7 +11,7 @@ from pipeline.cli.commands.base import Common, require_output
 from pipeline.cli.endings import next_training
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
-from pipeline.storage.job_folder import AUDIT
+from pipeline.storage.job_folder import AUDIT_KIND
 
 DEFAULT_ROWS = 10
 """Number of rows printed by default."""
@@ -73,7 +73,7 @@ class Audit(Common):
         """Audit the datasets, and write the results to --out if given."""
         from pipeline.validation.audit import audit, format_audit_text, write_audit
 
-        require_output(self.out, AUDIT, self.datasets)
+        require_output(self.out, AUDIT_KIND, self.datasets)
         result = self.call(partial(audit, self.datasets))
         if self.out is not None:
             write_audit(result, self.out)

@@ -8,7 +8,7 @@ from model.settings import Positive, settings
 from pipeline.cli.commands.base import Common
 from pipeline.cli.endings import next_command
 from pipeline.errors import ConfigError
-from pipeline.storage.job_folder import CHECKPOINT, KINDS, is_of_kind
+from pipeline.storage.job_folder import CHECKPOINT_KIND, KINDS, is_of_kind
 from pipeline.storage.preflight import require_writable_folder
 
 
@@ -181,5 +181,5 @@ def _require_name(out: Path, suffix: str, what: str) -> None:
     if out.suffix != suffix:
         raise ConfigError(f"{out}: the name of {what} must end in {suffix}")
     for kind in KINDS:
-        if kind is not CHECKPOINT and is_of_kind(out.parent, kind):
+        if kind is not CHECKPOINT_KIND and is_of_kind(out.parent, kind):
             raise ConfigError(f"{out.parent} is {kind.name}: choose another directory")

@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.dataset import TRAINING_SET, Dataset
+from pipeline.dataset.dataset import TRAINING_SET_FILE, Dataset
 from pipeline.dataset.fen_rows import fen_rows
 from pipeline.dataset.files.columns import SPLITS
 from pipeline.dataset.join import JoinConfig, join
@@ -151,7 +151,7 @@ def test_datasets_are_added_and_removed_without_copying_them(
     assert [entry["name"] for entry in longer["datasets"]] == list(months)
     shorter = join([], tmp_path / "set", remove=["2014.06"])
     assert [entry["name"] for entry in shorter["datasets"]] == ["2014.05", "2014.07"]
-    assert {path.name for path in (tmp_path / "set").iterdir()} == {TRAINING_SET, ".lock"}
+    assert {path.name for path in (tmp_path / "set").iterdir()} == {TRAINING_SET_FILE, ".lock"}
     assert {name: datasets.content(path) for name, path in months.items()} == before
 
 
@@ -209,7 +209,7 @@ def test_checkpoints_record_their_datasets_and_held_out_games(
     join_months(months, tmp_path / "named", hold_out="2014.07")
     named = training.describe_data([tmp_path / "named"])
     assert [dataset["name"] for dataset in named["datasets"]] == ["2014.05", "2014.06"]
-    assert named["training_sets"][0]["sha256"] == file_hash(tmp_path / "named" / TRAINING_SET)
+    assert named["training_sets"][0]["sha256"] == file_hash(tmp_path / "named" / TRAINING_SET_FILE)
     join_months(months, tmp_path / "set")
     on_set = {"data": training.describe_data([tmp_path / "set"])}
     on_all = {"data": training.describe_data(list(months.values()))}

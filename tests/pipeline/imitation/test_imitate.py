@@ -43,7 +43,7 @@ from pipeline.imitation.measure import LATE_PLY, compare, find_boards
 from pipeline.imitation.page import headline, imitation_text, write_imitation
 from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.job_folder import CHECKPOINT, JobFolder
+from pipeline.storage.job_folder import CHECKPOINT_KIND, JobFolder
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
@@ -329,7 +329,7 @@ def test_games_that_improve_nothing_leave_the_base_and_say_so(
     out, _ = made
     # what is trained is not trained again
     shutil.copytree(out / "imitation", tmp_path / "out" / "imitation")
-    JobFolder(tmp_path / "out", CHECKPOINT, ConfigError).claim({"player": [NAME]})
+    JobFolder(tmp_path / "out", CHECKPOINT_KIND, ConfigError).claim({"player": [NAME]})
     monkeypatch.setattr(tune, "choose_share", lambda tried: 0.0)
     result = imitate([str(games)], [NAME], tmp_path / "out", base=base)
     before, after = (load(folder)[0].state_dict() for folder in (base, tmp_path / "out"))

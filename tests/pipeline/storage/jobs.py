@@ -20,7 +20,7 @@ from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.job import explore
-from pipeline.storage.job_folder import REPORT, publish_result
+from pipeline.storage.job_folder import REPORT_KIND, publish_result
 from pipeline.training.train import train_on
 from tests import forked
 from tests.conftest import REPOSITORY
@@ -99,7 +99,9 @@ def _join(inputs: Path, out: Path) -> object:
 
 
 def _report(inputs: Path, out: Path) -> object:
-    return publish_result(out, REPORT, "result.json", {"a": 1}, {"text": b"words", "page": b"more"})
+    return publish_result(
+        out, REPORT_KIND, "result.json", {"a": 1}, {"text": b"words", "page": b"more"}
+    )
 
 
 SEEDED: dict[str, Callable[..., object]] = {

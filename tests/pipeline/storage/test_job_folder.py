@@ -12,9 +12,9 @@ from filelock import FileLock
 
 from engine.errors import UserError
 from pipeline.storage.job_folder import (
-    AUDIT,
-    CHECKPOINT,
-    DATASET,
+    AUDIT_KIND,
+    CHECKPOINT_KIND,
+    DATASET_KIND,
     JobFolder,
     is_of_kind,
     publish_result,
@@ -116,7 +116,7 @@ def test_no_job_writes_into_a_foreign_folder(name: str, inputs: Path, tmp_path: 
             JOBS[name](inputs, out)
         assert datasets.content(out).keys() == {foreign}
         assert (out / foreign).read_bytes() == b"foreign"
-    publish_result(tmp_path / "audit", AUDIT, "audit.json", {}, {})
+    publish_result(tmp_path / "audit", AUDIT_KIND, "audit.json", {}, {})
     before = datasets.content(tmp_path / "audit")
     with pytest.raises(UserError, match="an audit, which is not part of"):
         JOBS[name](inputs, tmp_path / "audit")
@@ -174,11 +174,11 @@ def test_foreign_files_are_named(files: dict[str, str], words: str, tmp_path: Pa
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     if not words:
-        JobFolder(tmp_path, CHECKPOINT, RefusedError).check()
+        JobFolder(tmp_path, CHECKPOINT_KIND, RefusedError).check()
         return
     with (
         pytest.raises(RefusedError, match=words),
-        JobFolder(tmp_path, CHECKPOINT, RefusedError).lock(),
+        JobFolder(tmp_path, CHECKPOINT_KIND, RefusedError).lock(),
     ):
         raise AssertionError
     assert datasets.content(tmp_path).keys() | {".lock"} == files.keys() | {".lock"}
@@ -192,14 +192,14 @@ def test_links_and_stores_are_checked_like_folders(tmp_path: Path) -> None:
     file = "a file or a broken link"
     for name, problem in (("there", "holds 'x'"), ("gone", file), ("full/x", file)):
         with pytest.raises(RefusedError, match=problem):
-            JobFolder(tmp_path / name, DATASET, RefusedError).check()
+            JobFolder(tmp_path / name, DATASET_KIND, RefusedError).check()
     folder = parse_path("memory://claims/out")
-    JobFolder(folder, DATASET, RefusedError).check()
+    JobFolder(folder, DATASET_KIND, RefusedError).check()
     (folder / "foreign.parquet").write_bytes(b"x")
     with pytest.raises(RefusedError, match=r"holds 'foreign.parquet'"):
-        JobFolder(folder, DATASET, RefusedError).check()
-    JobFolder(folder, DATASET, RefusedError).claim({})
-    JobFolder(folder, DATASET, RefusedError).check()
+        JobFolder(folder, DATASET_KIND, RefusedError).check()
+    JobFolder(folder, DATASET_KIND, RefusedError).claim({})
+    JobFolder(folder, DATASET_KIND, RefusedError).check()
 
 
 def test_an_output_inside_an_input_is_refused(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_an_output_inside_an_input_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_job_that_fails_before_its_first_note_leaves_nothing(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path / "new" / "deep", DATASET, RefusedError)
+    folder = JobFolder(tmp_path / "new" / "deep", DATASET_KIND, RefusedError)
 
     def fail(note: bool) -> None:
         with folder.lock():
@@ -231,7 +231,7 @@ def test_a_job_that_fails_before_its_first_note_leaves_nothing(tmp_path: Path) -
     with pytest.raises(RefusedError, match="no"):
         fail(note=True)
     assert folder.has_notes()
-    assert is_of_kind(folder.out, DATASET)
+    assert is_of_kind(folder.out, DATASET_KIND)
     assert folder.list_differences({"a": {"b": 2}, "c": 3}) == [
         "a.b was 1, not 2",
         "c was None, not 3",

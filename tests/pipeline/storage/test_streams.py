@@ -28,7 +28,7 @@ from pipeline.errors import (
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.storage import http, objects
-from pipeline.storage.job_folder import BUILDING, DATASET, JobFolder
+from pipeline.storage.job_folder import BUILDING, DATASET_KIND, JobFolder
 from pipeline.storage.objects import RangeFile, fetch_version, open_remote
 from pipeline.storage.stores import (
     PublishedFile,
@@ -146,7 +146,7 @@ def test_a_dataset_in_a_store_equals_one_in_a_folder(
     dump: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, tables = make_store_folder("games"), hash_tables(made)
-    notes = JobFolder(out, DATASET, DatasetError).notes
+    notes = JobFolder(out, DATASET_KIND, DatasetError).notes
     with pytest.raises(Stopped, match="run the same command"):
         ingest([str(dump)], out, CONFIG, workers=1, stop=lambda: any(notes.glob("[0-9]*.json")))
     assert not (out / "manifest.json").exists()

@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation.audit import (
-    BINNED_COLUMNS,
+    AUDIT_BINS,
     audit,
     format_audit_markdown,
     format_audit_text,
@@ -132,7 +132,7 @@ def test_duplicates_and_overlap_equal_those_of_python_chess(made: dict[str, Path
 def test_distributions_count_every_row_once(made: dict[str, Path]) -> None:
     result = audit([made["a"]])
     table = datasets.table(made["a"]).to_pylist()
-    for name in BINNED_COLUMNS:
+    for name in AUDIT_BINS:
         rows = result["distributions"][name]
         assert sum(row["positions"] for row in rows) == len(table)
         assert sum(row["test"] for row in rows) == pytest.approx(1, abs=1e-4)
