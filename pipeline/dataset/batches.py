@@ -46,7 +46,7 @@ same numbers for the seeds (0, 0, 0) and (0, 0, 0, 0): without tags, this shuffl
 shuffle of ingest."""
 
 HUMAN_COLUMNS = tuple(name for name in COLUMNS if name not in ("visits", "root_value"))
-"""Default columns of a batch: all that rows of human games have, so none of a search."""
+"""Default columns of a batch: all except those of a search, which human games do not have."""
 
 
 @dataclass(frozen=True, slots=True)

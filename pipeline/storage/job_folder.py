@@ -314,7 +314,7 @@ def is_of_kind(folder: Path, kind: Kind) -> bool:
 
 
 def is_ignored(entry: Path) -> bool:
-    """Return whether an entry says nothing about what its folder belongs to."""
+    """Return whether an entry is ignored when the content of a folder is checked."""
     name = entry.name
     if name == LOCK_FILE:  # taking a lock truncates the file, so do not ignore one with content
         return not is_local(entry) or (

@@ -51,7 +51,7 @@ def fetch_version(name: str, stop: Stop = never) -> RemoteVersion:
 
 
 def list_files(name: str, suffix: str) -> list[str]:
-    """Return the sorted URLs of the files with a suffix below a store's prefix; else []."""
+    """Return the URLs of the files with a suffix below a prefix of a store; [] for other names."""
     if not is_url(name) or is_web(name):
         return []
     path = cast("Any", parse_path(name))

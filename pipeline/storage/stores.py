@@ -35,7 +35,7 @@ LOCK_FILE = ".lock"
 """Name of the lock file in a local folder, which is empty."""
 STORE_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
 STORE_EXTRAS |= dict.fromkeys(("az", "abfs", "abfss"), "")
-"""Supported schemes, with the extra of this package that installs the driver ("": none does)."""
+"""Supported schemes, with the extra of this package that installs the driver, if there is one."""
 
 
 def is_url(name: str) -> bool:
@@ -257,7 +257,7 @@ def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Publ
 
 
 def file_hash(path: Path, stop: Stop = never) -> str:
-    """Return a file's sha256 in hex; polls `stop`, since hashing a month takes a minute."""
+    """Return a file's sha256 in hex; polls `stop`, since large files take a minute."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BUFFER_BYTES):

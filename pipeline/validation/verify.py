@@ -56,7 +56,7 @@ RESULT_NAMES = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
 def verify_dataset(
     directory: Path, sources: Sequence[str] = (), *, rows: int = 64, limit: int | None = None
 ) -> dict[str, Any]:
-    """Return lists of problems as `files splits source rows damage`, and as `compared` a count.
+    """Return lists of problems (`files splits source rows damage`) and the count `compared`.
 
     `sources` are the dumps in the manifest's order. With them, up to `rows` random rows are
     replayed with python-chess, and `compared` is their number. With a `limit`, only the first
@@ -76,7 +76,7 @@ def verify_dataset(
     if found["files"]:
         return found  # damaged files cannot be compared further
     try:
-        found["splits"] = find_shared_games(dataset)
+        found["splits"] = compare_splits(dataset)
         if not sources:
             return found
         sample = Sample(manifest["config"].get("sample", 1.0), manifest["config"].get("seed", 0))
@@ -142,8 +142,8 @@ def _read_footer(path: Path) -> pq.FileMetaData | None:
         return None
 
 
-def find_shared_games(dataset: Dataset) -> list[str]:
-    """Describe how many games have rows in several splits, or in another than games.parquet says.
+def compare_splits(dataset: Dataset) -> list[str]:
+    """List splits that share games, or whose games belong to another split in games.parquet.
 
     Raises DatasetError for a file with invalid values.
     """

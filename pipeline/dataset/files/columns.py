@@ -220,7 +220,7 @@ def make_schema(plane_format: PlaneFormat = "all", optional: Collection[str] = (
 
 
 def find_plane_format(names: Collection[str]) -> PlaneFormat:
-    """Return the format of a shard's planes, judged by the names of its columns."""
+    """Return the format of a shard's planes, from the names of its columns."""
     return "compact" if BOARD_COLUMNS[0] in names else "all"
 
 

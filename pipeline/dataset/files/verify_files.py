@@ -142,5 +142,5 @@ def _compare_hashes(
             done += entry["bytes"]
             progress(Tick(done, total, "B", stage="checking hashes"))
     finally:
-        closing.set()  # after an error, hashing of the other files stops
+        closing.set()  # after an error, stop hashing the other files
         pool.shutdown(cancel_futures=True)
