@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import resource
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,10 @@ def test_a_small_address_space_is_refused(
     assert "address space (ulimit -v): raise the limit to 4 GiB" in error
 
 
+def fail(error: Exception) -> None:
+    raise error
+
+
 def test_errors_of_disks_and_memory_state_their_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,17 +84,16 @@ def test_errors_of_disks_and_memory_state_their_cause(
         with pytest.raises(OSError, match="No space") as raised, replace_file(path):
             raise OSError(errno.ENOSPC, "No space left on device", name)
         assert raised.value.filename == expected
-    errors = (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"))
-    for error in errors:
-        assert run_and_report_errors(lambda error=error: (_ for _ in ()).throw(error)) == 2
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+        assert run_and_report_errors(partial(fail, error)) == 2
         assert capsys.readouterr().err.startswith("fianchetto: not enough memory: ")
     with pytest.raises(RuntimeError, match="a bug"):
-        run_and_report_errors(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
+        run_and_report_errors(partial(fail, RuntimeError("a bug")))
 
 
 def test_errors_print_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:
     error = ConfigError("http://a/\x1b[2J\x9b31m\r does not exist")
-    assert run_and_report_errors(lambda: (_ for _ in ()).throw(error)) == 2
+    assert run_and_report_errors(partial(fail, error)) == 2
     assert capsys.readouterr().err == "fianchetto: http://a/?[2J?31m? does not exist\n"
     assert replace_control_characters("a table\n\tfor é\x07") == "a table\n\tfor é?"
 
