@@ -121,7 +121,7 @@ class Shares:
         """
         if len(shares) != len(streams) or not all(0 < share < math.inf for share in shares):
             raise ConfigError(
-                f"shares must be {len(streams)} positive numbers, one for each dataset, got "
+                f"shares must be positive numbers, one for each of {len(streams)} datasets, got "
                 f"{list(shares)}"
             )
         self.streams = streams
