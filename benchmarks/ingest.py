@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from benchmarks import one_core
 from engine.encoding.planes import PLANE_BYTES, label_of
 from engine.encoding.views import LAST_MOVES
-from pipeline.dataset.files.columns import PLANE_COLUMNS, schema
+from pipeline.dataset.files.columns import PLANE_COLUMNS, make_schema
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import IngestConfig
@@ -113,7 +113,7 @@ def _measure_python_chess(text: bytes, out: Path, history: int) -> float:
     planes are one column of bytes.
     """
     began, planes = time.perf_counter(), pa.field("planes", pa.binary(PLANE_BYTES), False)
-    others = list(schema("all", LAST_MOVES[:history]))[len(PLANE_COLUMNS["all"]) :]
+    others = list(make_schema("all", LAST_MOVES[:history]))[len(PLANE_COLUMNS["all"]) :]
     rows: list[dict[str, Any]] = []
     stream = io.StringIO(text.decode("utf-8", "replace"))
     for number, game in enumerate(iter(lambda: chess.pgn.read_game(stream), None)):

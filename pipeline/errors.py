@@ -7,59 +7,58 @@ from engine.errors import UserError
 
 
 class ConfigError(UserError):
-    """A configuration that contradicts itself."""
+    """Raised for settings that are invalid or contradict each other."""
 
 
 class DumpError(UserError):
-    """A dump that cannot be read at all."""
+    """Raised for a dump that cannot be read at all."""
 
 
 class DamagedError(UserError):
-    """An archive that is truncated or damaged after some good games, which are kept."""
+    """Raised for a truncated or damaged archive; the games before the damage are kept."""
 
 
 class DatasetError(UserError):
-    """A directory that is not a dataset of this version, or differs from its manifest."""
+    """Raised for a directory that is not a dataset of this version or is damaged."""
 
 
 class OtherDumpError(DatasetError):
-    """A dataset, complete or not, that was made from another dump or by another version."""
+    """Raised for a dataset that was made, or begun, from another dump or by another version."""
 
     code = "taken"
 
 
 class OtherSettingsError(DatasetError):
-    """A dataset, complete or not, that was made with other settings."""
+    """Raised for a dataset that was made, or begun, with other settings."""
 
     code = "taken"
 
 
 class IngestError(UserError):
-    """An ingest that could not be completed; finished shards are kept."""
+    """Raised if an ingest cannot be completed; finished shards are kept."""
 
 
 class FetchError(UserError):
-    """A remote file that cannot be fetched; the bytes received are kept."""
+    """Raised for a remote file that cannot be fetched; the bytes received are kept."""
 
 
 class SourceChangedError(FetchError):
-    """A remote file that was replaced by another version."""
+    """Raised for a remote file that was replaced by another version while it was read."""
 
 
 class StoreError(OSError):
-    """A store that cannot be reached or refuses a request; an OSError, like a full disk."""
+    """Raised if a store cannot be reached or refuses a request; an OSError, like a full disk."""
 
 
 class Stopped(UserError):  # noqa: N818 - a stop is not an error
-    """Work that stopped when asked to; finished parts are kept."""
+    """Raised if work ends early because `stop` returned True; finished parts are kept."""
 
     code = "stopped"
 
 
 class DifferenceError(UserError):
-    """A dataset that fails verification; `result` lists the differences."""
+    """Raised for a dataset that fails verification; `result` lists the differences."""
 
     def __init__(self, message: str, result: Mapping[str, Any]) -> None:
-        """Store the message and the result."""
         super().__init__(message)
         self.result = dict(result)

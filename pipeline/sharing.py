@@ -50,7 +50,7 @@ def push(
     report = report or folder / "report"
     if kind == "dataset":
         dataset = Dataset.open(folder)
-        files = [MANIFEST, DATA_CARD_FILE, *(entry["name"] for entry in dataset.page["files"])]
+        files = [MANIFEST, DATA_CARD_FILE, *(entry["name"] for entry in dataset.manifest["files"])]
         files = [file for file in dict.fromkeys(files) if (folder / file).exists()]
         text = _format_data_card(folder, name, license)
     else:

@@ -68,10 +68,10 @@ def unsynced() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def store_in_memory() -> Iterator[None]:
     """Allow fsspec's in-memory store, which commands reject because it is lost when they end."""
-    from pipeline.storage.stores import STORES
+    from pipeline.storage.stores import STORE_EXTRAS
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(STORES, "memory", "")
+        patch.setitem(STORE_EXTRAS, "memory", "")
         yield
 
 

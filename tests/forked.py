@@ -1,82 +1,67 @@
 """Start Python processes quickly: fork a server that has imported torch and loaded the kernels.
 
-A new Python process needs one to three CPU seconds for that. `Popen` and `run` replace those of
-subprocess for commands `[sys.executable, "-m", MODULE, ...]` and `[sys.executable, "-c", CODE,
-...]`. Do not use them for tests of imports and of compiling.
-
-    test -> Popen -- command, folder, environment, streams --> server (one per pytest worker)
-                     -> os.fork() -> the child runs the command as `__main__`
-
-The server must not have threads, which a fork would lose, so it neither reads Parquet nor trains.
+A new Python needs one to three CPU seconds for that. `Popen` and `run` replace those of subprocess
+for commands `[sys.executable, "-m", MODULE, ...]` and `[sys.executable, "-c", CODE, ...]`. The
+server is that of multiprocessing, which imports tests/preloaded.py. Tests of imports and compiling
+need a new Python.
 """
 
 import atexit
 import contextlib
 import inspect
 import itertools
-import json
+import multiprocessing
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
 import types
 from collections.abc import Callable
-from functools import cache
+from multiprocessing.context import ForkServerContext
+from multiprocessing.reduction import DupFd
 from typing import Any, NoReturn
 
-from tests.conftest import REPOSITORY
-
 KILL_AT = "FIANCHETTO_TESTS_KILL_AT"
-"""Environment variable: the number of the file operation, from 1, before which a process kills
-itself."""
+"""Environment variable: a process kills itself before its file operation of this number, from 1."""
 FILE_OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
-"""Audit events that count as file operations, besides `open` for writing; `os.replace` is a
-rename."""
-POLL_SECONDS = 0.01
-RUNNING = -1
-"""Answer of the server instead of an exit status, while a process runs."""
-GAME = (
-    b'[Event "Rated"]\n[Site "https://lichess.org/fianchet"]\n[Result "1-0"]\n\n1. e4 f6 2. d4 '
-    b"g5 3. Qh5# 1-0\n"
-)
-SIGNATURE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+"""Audit events that `KILL_AT` counts, besides `open` for writing; `os.replace` is a rename."""
+ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+CONTEXT: ForkServerContext = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.preloaded"])
 
 
 class Popen(subprocess.Popen[Any]):
-    """A process that the server forks and waits for; otherwise like subprocess.Popen."""
+    """A process that the fork server starts."""
 
     def _execute_child(self, *arguments: Any) -> None:
-        values = SIGNATURE.bind(self, *arguments).arguments
-        assert values["args"][0] == sys.executable
-        request = {
-            "command": [str(word) for word in values["args"][1:]],
-            "folder": str(values["cwd"] or os.getcwd()),  # noqa: PTH109
-            "environment": dict(values["env"] or os.environ),
-        }
-        pipes = [values[name] for name in ("p2cread", "c2pwrite", "errwrite")]
-        streams = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes)]
-        self.pid = _start_server().ask(request, streams)
-        self._child_created = True
-        self._close_pipe_fds(*(values[name] for name in PIPES))  # type: ignore[attr-defined]
+        given = ARGUMENTS.bind(self, *arguments).arguments
+        executable, *command = map(str, given["args"])
+        assert executable == sys.executable
+        streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        streams = [number if stream == -1 else stream for number, stream in enumerate(streams)]
+        folder, environment = str(given["cwd"] or "."), dict(given["env"] or os.environ)
+        self.process = CONTEXT.Process(
+            target=_run_command,
+            args=(command, folder, environment, _Streams(streams)),
+            daemon=True,  # it is killed if the tests end without waiting for it
+        )
+        self.process.start()
+        assert self.process.pid is not None
+        self.pid, self._child_created = self.process.pid, True
+        self._close_pipe_fds(*(given[name] for name in PIPES))  # type: ignore[attr-defined]
 
-    def _try_wait(self, flags: int) -> tuple[int, int]:
-        while (status := _start_server().ask({"wait": self.pid})) == RUNNING:
-            if flags & os.WNOHANG:
-                return 0, 0
-            time.sleep(POLL_SECONDS)
-        return self.pid, status
+    def _wait(self, timeout: float | None) -> int:
+        self.process.join(timeout)
+        if self._internal_poll() is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
 
     def _internal_poll(self, _deadstate: int | None = None) -> int | None:
-        if self.returncode is None:
-            pid, status = self._try_wait(os.WNOHANG)
-            if pid:
-                self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        self.returncode = self.process.exitcode  # type: ignore[assignment]
         return self.returncode
 
 
@@ -87,105 +72,57 @@ def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
     return subprocess.CompletedProcess(command, process.returncode, out, error)
 
 
-class Server:
-    """The server's process, and the connection to it."""
+class _Streams:
+    """File descriptors that are sent to a new process."""
 
-    def __init__(self) -> None:
-        self.socket, server_socket = socket.socketpair()
-        with server_socket:
-            number = server_socket.fileno()
-            command = [sys.executable, "-m", "tests.forked", str(number)]
-            # a new session, so that Ctrl-C in the terminal does not reach the server
-            self.process = subprocess.Popen(
-                command, cwd=REPOSITORY, pass_fds=[number], start_new_session=True
-            )
-        self.answers = self.socket.makefile("r")
+    def __init__(self, descriptors: list[int]) -> None:
+        self.descriptors = descriptors
 
-    def ask(self, request: dict[str, Any], streams: list[int] | None = None) -> int:
-        """Send a request with the process's standard streams; return the answer."""
-        socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], streams or [])
-        return int(self.answers.readline())
+    def __getstate__(self) -> list[Any]:
+        return [DupFd(descriptor) for descriptor in self.descriptors]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        self.descriptors = [copy.detach() for copy in state]
 
 
-@cache
-def _start_server() -> Server:
-    return Server()
+# ---------------------------------------------------------------- in the new process
 
 
-# ---------------------------------------------------------------- the server
+def _run_command(
+    command: list[str], folder: str, environment: dict[str, str], streams: _Streams
+) -> NoReturn:
+    """Run a command in this process as a new Python would, and end the process."""
+    for number, stream in enumerate(streams.descriptors):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    if KILL_AT in os.environ:
+        _kill_before(int(os.environ.pop(KILL_AT)))
+    status = _execute(command, folder)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    for output in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # it has no reader, or was closed
+            output.flush()
+    os._exit(status)  # freeing the modules would take 1.5 s
 
 
-def main() -> None:
-    """Answer requests until the tests end; forked children run the requested commands."""
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    _preload()
-    while received := _receive_request(connection):
-        request, streams = received
-        if "wait" in request:
-            pid, status = os.waitpid(request["wait"], os.WNOHANG)
-            answer = status if pid else RUNNING
-        elif not (answer := os.fork()):
-            connection.close()
-            _exit(_run_to_exit_status(request, streams))
-        for stream in streams:
-            os.close(stream)
-        connection.sendall(f"{answer}\n".encode())
-
-
-def _preload() -> None:
-    """Import the modules and load the kernels that take long."""
-    import torch
-    import torch._dynamo  # torch imports it for the first optimizer
-
-    import pipeline.cli.main
-    import pipeline.finetune.loop
-    import pipeline.matches.arena
-    import pipeline.selfplay.job
-    import pipeline.training.train  # noqa: F401
-    from engine.evaluation import evaluator, handwritten
-    from engine.player.player import warm_up
-
-    torch.set_num_threads(1)
-    _encode_a_game()
-    for evaluate in (evaluator.uniform, handwritten.evaluate):
-        warm_up(evaluate)
-
-
-def _encode_a_game() -> None:
-    """Encode one game, to load the kernels of an ingest."""
-    import tempfile
-    from pathlib import Path
-
-    import numpy as np
-
-    from pipeline.dumps.chunks import Chunk
-    from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
-    from pipeline.storage.job_folder import DATASET, JobFolder
-
-    with tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
-        JobFolder(Path(folder), DATASET, ValueError).make_notes()
-        encode_chunk(
-            ChunkTask(Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64)), folder, IngestConfig())
-        )
-    release_buffers()
-
-
-def _receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Return the next request and its streams; None when the tests have ended."""
-    text, streams = b"", []
-    while not text.endswith(b"\n"):
-        part, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, len(PIPES))
-        if not part:
-            return None
-        text += part
-        streams += descriptors
-    return json.loads(text), streams
-
-
-def _run_to_exit_status(request: dict[str, Any], streams: list[int]) -> int:
-    """Run a command and return its exit status."""
+def _execute(command: list[str], folder: str) -> int:
+    """Execute a module or code as `__main__`; return the exit status."""
+    kind, what, *sys.argv[1:] = command
+    sys.path[0] = "" if kind == "-c" else folder
     try:
-        _run_as_main(request, streams)
+        if kind == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            sys.argv[0] = "-c"
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
             return error.code or 0
@@ -201,52 +138,20 @@ def _run_to_exit_status(request: dict[str, Any], streams: list[int]) -> int:
     return 0
 
 
-def _exit(status: int) -> NoReturn:
-    """Exit without freeing the modules, which would take 1.5 s."""
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # no reader, or a closed stream
-            stream.flush()
-    os._exit(status)
-
-
-def _run_as_main(request: dict[str, Any], streams: list[int]) -> None:
-    """Run a command in this process as a new Python process would."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    os.chdir(request["folder"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    if KILL_AT in os.environ:
-        kill_at = int(os.environ.pop(KILL_AT))
-        count_operations(
-            lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == kill_at else None
-        )
-    option, module_or_code, *sys.argv[1:] = request["command"]
-    sys.path[0] = "" if option == "-c" else request["folder"]
-    if option == "-m":
-        runpy.run_module(module_or_code, run_name="__main__", alter_sys=True)
-    else:
-        sys.argv[0] = "-c"
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(module_or_code, "<string>", "exec"), vars(sys.modules["__main__"]))
-
-
-def count_operations(callback: Callable[[int], object]) -> None:
+def count_operations(act: Callable[[int], object]) -> None:
     """Call a function before each file operation of this process, with its number from 1."""
     numbers = itertools.count(1)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if writes or event in FILE_OPERATIONS:
-            callback(next(numbers))
+            act(next(numbers))
 
     sys.addaudithook(hook)
 
 
-if __name__ == "__main__":
-    main()
+def _kill_before(operation: int) -> None:
+    """Kill this process before its file operation of this number."""
+    count_operations(
+        lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == operation else None
+    )

@@ -16,7 +16,7 @@ from engine.player.policy import parse_time_control
 from model.inference.player import Player
 from pipeline.board.game import GameSoFar, describe_end, number_moves
 from pipeline.board.show import planes_of_view
-from pipeline.dataset.strata import CLASSES, speed_class
+from pipeline.dataset.strata import TIME_CLASSES, classify_speeds
 
 SIMULATIONS = 64
 """Simulations per search."""
@@ -126,7 +126,7 @@ def reads_speed(player: Player) -> bool:
 def name_speed(time_control: str) -> str:
     """Return the speed class of a time control; Lichess rates each class separately."""
     base, increment = parse_time_control(time_control or UNTIMED_SPEED)
-    return CLASSES[speed_class(np.array([base]), np.array([increment]))[0]]
+    return TIME_CLASSES[classify_speeds(np.array([base]), np.array([increment]))[0]]
 
 
 def _given_time_control(request: GameSoFar, player: Player) -> str | None:

@@ -98,7 +98,7 @@ def _make_error(value: Failure | None) -> Exception:
     """Return the error that ends the review when a game could not be reviewed."""
     if value is None:
         return UserError("a process was killed three times (out of memory?): try fewer games")
-    if value.mistake or value.system:
+    if value.is_user_error or value.is_system_error:
         return UserError(value.message)
     return RuntimeError(f"a process failed: {value.message}\n{value.traceback}")
 

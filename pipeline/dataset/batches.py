@@ -4,7 +4,7 @@
 
 The rows form one endless sequence that depends only on (seed, files), with each row once per epoch.
 Step k begins at row k * batch_size, so a killed and resumed run sees the same batches as an
-uninterrupted one. With several processes, each has such a sequence over its share of the row
+uninterrupted one. With several processes, each reads a sequence over its own share of the row
 groups, and a batch consists of one part from each process.
 
 A batch is a dict of numpy arrays by column, as `ShardReader.read` returns them.
@@ -26,31 +26,35 @@ from numpy.typing import NDArray
 from engine.encoding.planes import PLANES
 from engine.encoding.views import NO_LABEL
 from pipeline.dataset.dataset import Dataset, Shard
-from pipeline.dataset.files.columns import COLUMNS, OPTIONAL
-from pipeline.dataset.files.kernels import PACKED_WORDS, Records, gather_rows, record_type
+from pipeline.dataset.files.columns import COLUMNS, OPTIONAL_COLUMNS
+from pipeline.dataset.files.kernels import PACKED_WORDS, Records, gather_rows, make_record_type
 from pipeline.dataset.files.manifest import damaged_file_error
 from pipeline.dataset.files.shards import Batch
-from pipeline.dataset.files.stored_planes import InvalidRowError, unpack
+from pipeline.dataset.files.stored_planes import InvalidRowError, unpack_planes
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.storage.stores import is_local
 
 BLOCK_ROWS = 1 << 18
-"""Rows that are shuffled together: 161 MB of planes, or 10 MB of packed positions. There are two
-blocks in memory, one of them read ahead."""
+"""Number of rows that are shuffled together: 161 MB as planes, or 10 MB as packed positions. Two
+such blocks are in memory, since the next one is read ahead."""
 
 MAX_CACHED_FOOTERS = 256
-"""Maximum number of cached footers, about 200 kB each."""
+"""Maximum number of Parquet footers in memory, about 200 kB each."""
 SHUFFLE_STREAM, SAMPLE_STREAM = 0x6B6C62, 0x64726E
-"""Tags of the random streams. Each stream needs its own, because numpy's seeds (0, 0, 0) and
-(0, 0, 0, 0) give the same stream: without tags, this shuffle undid the one of ingest."""
+"""Tags in the seeds of the random streams. Each stream needs its own tag, because PCG64 returns the
+same numbers for the seeds (0, 0, 0) and (0, 0, 0, 0): without tags, this shuffle would undo the
+shuffle of ingest."""
 
 HUMAN_COLUMNS = tuple(name for name in COLUMNS if name not in ("visits", "root_value"))
-"""Default columns of a batch: all columns that human games fill."""
+"""Default columns of a batch: all except those of a search, which human games do not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of a row group: all of them, except at the ends of a process's share of an epoch."""
+    """The rows `first` to `last` - 1 of a row group.
+
+    Only the parts at the two ends of a process's share are smaller than their row group.
+    """
 
     shard: Shard
     group: int
@@ -63,38 +67,38 @@ class _Part:
 
     @property
     def is_whole(self) -> bool:
-        return self.shard.wanted is None and self.rows == self.shard.groups[self.group]
+        return self.shard.wanted_games is None and self.rows == self.shard.groups[self.group]
 
 
 class _Block:
-    """Rows that are shuffled together; the memory is reused for later blocks.
+    """Rows that are shuffled together, in memory that is reused for later blocks.
 
-    All numeric columns except the planes are stored as records, so that a random row costs two
-    cache misses instead of eighteen.
+    All numeric columns except the planes are stored as records, so that reading a random row costs
+    two cache misses instead of eighteen.
     """
 
-    def __init__(self, columns: Sequence[str], largest: int, *, packed: bool) -> None:
-        """Allocate `largest` rows, with planes as packed positions or unpacked."""
-        self.columns, self.largest, self.packed = columns, largest, packed
-        rows = largest if "planes" in columns else 0
+    def __init__(self, columns: Sequence[str], capacity: int, *, packed: bool) -> None:
+        """Allocate memory for `capacity` rows, with packed positions as planes if `packed`."""
+        self.columns, self.capacity, self.packed = columns, capacity, packed
+        rows = capacity if "planes" in columns else 0
         self.planes_RP = np.empty((rows, PACKED_WORDS if packed else PLANES), dtype=np.uint64)
         self.records: Records | None = None
         self.objects: dict[str, NDArray[np.object_]] = {}
         self.order_R = np.empty(0, dtype=np.int64)
-        """The shuffled order of the rows."""
+        """Indices of the rows in shuffled order."""
         self.sources: list[tuple[int, Path]] = []
-        """End row and file of each row group."""
+        """For each row group in the block: the row after its last one, and its file."""
 
-    def put(self, rows: slice, columns: Batch) -> None:
-        """Store columns in the given rows."""
+    def store(self, rows: slice, columns: Batch) -> None:
+        """Copy columns to the given rows; planes that were read into this block stay in place."""
         numbers = {name: values for name, values in columns.items() if name != "planes"}
         for name in [name for name, values in numbers.items() if values.dtype == object]:
-            objects = self.objects.setdefault(name, np.empty(self.largest, dtype=object))
+            objects = self.objects.setdefault(name, np.empty(self.capacity, dtype=object))
             objects[rows] = numbers.pop(name)
         if numbers:
             if self.records is None:
-                kinds = {name: values.dtype for name, values in numbers.items()}
-                self.records = Records(np.empty(self.largest, dtype=record_type(kinds)))
+                dtypes = {name: values.dtype for name, values in numbers.items()}
+                self.records = Records(np.empty(self.capacity, dtype=make_record_type(dtypes)))
             for name, values in numbers.items():
                 self.records.records_R[name][rows] = values
         planes = columns.get("planes")
@@ -115,9 +119,9 @@ class _Block:
     def _unpack(
         self, words_RW: NDArray[np.uint64], picked: NDArray[np.int64], batch: Batch
     ) -> NDArray[np.uint64]:
-        """Return the planes of packed rows; raises DatasetError, naming the file, if invalid."""
+        """Unpack planes; raises DatasetError, with the file's name, for an invalid row."""
         try:
-            return unpack(words_RW, batch.get("label", np.empty(0, dtype=np.uint16)))
+            return unpack_planes(words_RW, batch.get("label", np.empty(0, dtype=np.uint16)))
         except InvalidRowError as error:
             path = next(path for end, path in self.sources if picked[error.row] < end)
             raise damaged_file_error(f"{path} cannot be read as a shard ({error.why})") from error
@@ -125,42 +129,43 @@ class _Block:
 
 def require_distinct(paths: Iterable[Path]) -> None:
     """Raise ConfigError if a shard would be read twice."""
-    found: set[str] = set()
+    seen: set[str] = set()
     for path in paths:
-        place = str(path.resolve()) if is_local(path) else str(path)
-        if place in found:
+        location = str(path.resolve()) if is_local(path) else str(path)
+        if location in seen:
             why = "is named twice, perhaps within a training set: name each dataset once"
             raise ConfigError(f"{path.parent} {why}")
-        found.add(place)
+        seen.add(location)
 
 
 def require_divisible(batch_size: int, rank: int, world: int) -> None:
-    """Raise ConfigError if a batch cannot be divided among so many processes."""
+    """Raise ConfigError unless a batch can be divided equally among `world` processes."""
     if batch_size < 1 or not 0 <= rank < world or batch_size % world:
-        whom = f"{world} processes (this is process {rank})"
-        raise ConfigError(f"a batch of {batch_size} rows cannot be divided equally among {whom}")
+        raise ConfigError(
+            f"a batch of {batch_size} rows cannot be divided equally among {world} processes (this "
+            f"is process {rank}): choose a multiple of the number of processes"
+        )
 
 
 def take_rows(batch: Batch, rows: slice | NDArray[np.int64]) -> Batch:
-    """Return some rows of a batch."""
+    """Return the given rows of a batch, as a slice or by index."""
     return {name: values[rows] for name, values in batch.items()}
 
 
 def concatenate(parts: Sequence[Batch]) -> Batch:
-    """Return the rows of several batches with the same columns."""
+    """Join several batches with the same columns into one."""
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _slices(rows: Batch, count: int, size: int) -> Iterator[Batch]:
-    """Yield `count` rows in batches of `size`; the last one may be smaller."""
-    for at in range(0, count, size):
-        yield take_rows(rows, slice(at, at + size))
+def _split_rows(rows: Batch, count: int, size: int) -> Iterator[Batch]:
+    for first in range(0, count, size):
+        yield take_rows(rows, slice(first, first + size))
 
 
 class Batches:
-    """Batches of one split of one or more datasets or training sets."""
+    """Shuffled batches of one split of one or more datasets or training sets."""
 
     def __init__(
         self,
@@ -177,17 +182,18 @@ class Batches:
     ) -> None:
         """Find the shards of datasets, given as opened datasets or as folders.
 
-        Process `rank` of `world` gets an equal part of every batch, from separate row groups. With
-        `people_only`, engine moves become NO_LABEL. Raises DatasetError for a missing dataset or an
-        unknown or empty split. Raises ConfigError for an unknown column, a batch that cannot be
-        divided, or fewer rows than processes.
+        Process `rank` of `world` gets an equal part of every batch, from rows of its own. With
+        `people_only`, labels that are engine moves become NO_LABEL.
+
+        Raises DatasetError for a missing dataset or an unknown or empty split. Raises ConfigError
+        for an unknown column, a batch that cannot be divided, or fewer rows than processes.
         """
         require_divisible(batch_size, rank, world)
         if not columns:
             raise ConfigError("columns is empty: name at least one column to read")
-        if unknown := [name for name in columns if name not in (*COLUMNS, *OPTIONAL)]:
-            known = ", ".join((*COLUMNS, *OPTIONAL))
-            raise ConfigError(f"unknown column {unknown[0]!r}: choose from {known}")
+        if unknown := [name for name in columns if name not in (*COLUMNS, *OPTIONAL_COLUMNS)]:
+            choices = ", ".join((*COLUMNS, *OPTIONAL_COLUMNS))
+            raise ConfigError(f"unknown column {unknown[0]!r}: choose from {choices}")
         opened = [Dataset.open(dataset) for dataset in datasets]
         shards = [shard for dataset in opened for shard in dataset.require_shards(split)]
         require_distinct(shard.path for shard in shards)
@@ -197,16 +203,20 @@ class Batches:
             for group, rows in enumerate(shard.groups)
         ]
         self.rows = sum(group.rows for group in self.groups)
-        """Rows of one epoch."""
+        """Number of rows in an epoch."""
         if self.rows < world:
-            raise ConfigError(f"{self.rows} rows cannot be divided among {world} processes")
+            raise ConfigError(
+                f"{self.rows} rows cannot be divided among {world} processes: use fewer processes"
+            )
         self.share = (self.rows * rank // world, self.rows * (rank + 1) // world)
-        """Range of this process's rows in an epoch, in the epoch's order of row groups."""
+        """First and end position of this process's rows, in the epoch's order of row groups."""
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
         self.block_rows, self.people_only = block_rows or BLOCK_ROWS, people_only
         self.columns = list(dict.fromkeys(columns))
-        self.packed = "planes" in columns and all(shard.form == "compact" for shard in shards)
-        """Whether rows are shuffled as packed positions and unpacked to planes batch by batch."""
+        self.packed = "planes" in columns and all(
+            shard.plane_format == "compact" for shard in shards
+        )
+        """Whether blocks hold packed positions, which are unpacked to planes batch by batch."""
 
         @lru_cache(MAX_CACHED_FOOTERS)
         def read_footer(shard: Shard) -> pq.FileMetaData:
@@ -215,11 +225,11 @@ class Batches:
 
         self._read_footer = read_footer
 
-    def _parts(self, epoch: int) -> Iterator[_Part]:
-        """Yield this process's row groups of an epoch in a random order.
+    def _iterate_parts(self, epoch: int) -> Iterator[_Part]:
+        """Yield this process's parts of an epoch in a random order.
 
-        All processes split the same order of row groups at the bounds of their `share`. Each row
-        belongs to one process, and only the groups at a bound are read by two.
+        All processes draw the same order of row groups and cut it at the bounds of their `share`.
+        Each row belongs to one process; only a row group at a bound is read by two.
         """
         first, last = self.share
         begin = 0
@@ -231,11 +241,10 @@ class Batches:
                 yield replace(group, first=low, last=high)
             begin += group.rows
 
-    def _blocks(self, epoch: int) -> list[list[_Part]]:
-        """Return this process's row groups of an epoch in blocks of about `block_rows` rows."""
+    def _group_into_blocks(self, epoch: int) -> list[list[_Part]]:
         blocks: list[list[_Part]] = [[]]
         rows = 0
-        for part in self._parts(epoch):
+        for part in self._iterate_parts(epoch):
             if rows >= self.block_rows:
                 blocks.append([])
                 rows = 0
@@ -243,28 +252,29 @@ class Batches:
             rows += part.rows
         return blocks
 
-    def _read(
+    def _read_block(
         self, closing: Event, block: _Block, parts: Sequence[_Part], epoch: int, number: int
     ) -> _Block:
-        at, block.sources = 0, []
+        """Fill a block with the rows of its parts and draw their order; stop early if `closing`."""
+        end, block.sources = 0, []
         for part in parts:
-            if closing.is_set():  # the stream was closed
+            if closing.is_set():
                 return block
-            rows = slice(at, at + part.rows)
+            rows = slice(end, end + part.rows)
             planes_RP = block.planes_RP[rows] if part.is_whole else None
-            block.put(rows, self._rows(part, planes_RP, packed=self.packed))
-            at += part.rows
-            block.sources.append((at, part.shard.path))
+            block.store(rows, self._read_part(part, planes_RP, packed=self.packed))
+            end += part.rows
+            block.sources.append((end, part.shard.path))
         seed = (self.seed, epoch, number, SHUFFLE_STREAM, *([self.rank] if self.rank else []))
-        places = np.random.Generator(np.random.PCG64(seed)).permutation(at)
-        block.order_R = np.empty(at, dtype=np.int64)
-        block.order_R[places] = np.arange(at)
+        places = np.random.Generator(np.random.PCG64(seed)).permutation(end)
+        block.order_R = np.empty(end, dtype=np.int64)
+        block.order_R[places] = np.arange(end)
         return block
 
-    def _rows(
+    def _read_part(
         self, part: _Part, planes_RP: NDArray[np.uint64] | None = None, *, packed: bool = False
     ) -> Batch:
-        """Return a part's rows, with planes in `planes_RP` if given, or as packed positions."""
+        """Return the rows of a part; planes are written to `planes_RP` if it is given."""
         shard = part.shard
         with shard.open(self._read_footer(shard)) as reader:
             rows = reader.read(part.group, self.columns, shard.games, planes_RP, packed=packed)
@@ -275,17 +285,17 @@ class Batches:
             raise DatasetError(f"{shard.path} {why}")
         return take_rows(rows, slice(part.first, part.last))
 
-    def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
+    def _iterate_blocks(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
         """Yield shuffled blocks from row `skip` of an epoch on, each with the first row to use.
 
-        A block is valid until the second next one is requested: its memory is reused, since new
-        pages cost more than copying the rows.
+        A block is overwritten when the block after the next is requested: reusing memory is faster
+        than allocating it.
         """
 
-        def plan() -> Iterator[tuple[list[_Part], int, int, int]]:
+        def plan_blocks() -> Iterator[tuple[list[_Part], int, int, int]]:
             epoch_number, left = epoch, skip
             while True:
-                for number, parts in enumerate(self._blocks(epoch_number)):
+                for number, parts in enumerate(self._group_into_blocks(epoch_number)):
                     rows = sum(part.rows for part in parts)
                     if left >= rows:
                         left -= rows
@@ -295,65 +305,65 @@ class Batches:
                 epoch_number += 1
 
         largest_group = max(group.rows for group in self.groups)
-        largest = min(self.share[1] - self.share[0], self.block_rows + largest_group)
-        now, later = (_Block(self.columns, largest, packed=self.packed) for _ in range(2))
+        capacity = min(self.share[1] - self.share[0], self.block_rows + largest_group)
+        now, later = (_Block(self.columns, capacity, packed=self.packed) for _ in range(2))
         closing = Event()
         with ThreadPoolExecutor(1, "read-ahead") as reader, ExitStack() as at_end:
             at_end.callback(closing.set)
-            steps = plan()
-            parts, *where, left = next(steps)
-            ahead = reader.submit(self._read, closing, now, parts, *where)
+            plans = plan_blocks()
+            parts, *where, left = next(plans)
+            ahead = reader.submit(self._read_block, closing, now, parts, *where)
             while True:
                 current, drop = ahead.result(), left
-                parts, *where, left = next(steps)
-                ahead = reader.submit(self._read, closing, later, parts, *where)
+                parts, *where, left = next(plans)
+                ahead = reader.submit(self._read_block, closing, later, parts, *where)
                 now, later = later, now
                 yield current, drop
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Yield this process's part of every batch from `step` on, endlessly."""
+        """Yield this process's part of every batch, endlessly, from batch `step` on."""
         size = self.batch_size // self.world
         epoch, skip = divmod(step * size, self.share[1] - self.share[0])
         parts: list[Batch] = []
-        have = 0
-        for block, first in self._epochs(epoch, skip):
+        collected = 0
+        for block, first in self._iterate_blocks(epoch, skip):
             rows, at = len(block.order_R), first
-            while rows - at >= (need := size - have):
-                whole = block.take(at, at + need)
-                yield concatenate([*parts, whole])  # a batch may start in the previous block
-                parts, have = [], 0
-                at += need
+            while rows - at >= (missing := size - collected):
+                last_part = block.take(at, at + missing)
+                yield concatenate([*parts, last_part])  # earlier parts are of the previous block
+                parts, collected = [], 0
+                at += missing
             if at < rows:
                 parts.append(block.take(at, rows))
-                have += rows - at
+                collected += rows - at
 
     def __len__(self) -> int:
         return -(-(self.share[1] - self.share[0]) // (self.batch_size // self.world))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield one shuffled epoch, the same each time; the last batch may be smaller."""
+        """Yield the first epoch; its last batch may be smaller."""
         size, left = self.batch_size // self.world, self.share[1] - self.share[0]
         for batch in islice(self.from_step(0), len(self)):
             yield take_rows(batch, slice(left))
             left -= size
 
     def read_rows(self) -> Iterator[Batch]:
-        """Yield every row in file order; the last batch of a row group may be smaller."""
+        """Yield every row once, in file order; the last batch of a row group may be smaller."""
         for group in self.groups:
-            yield from _slices(self._rows(group), group.rows, self.batch_size)
+            yield from _split_rows(self._read_part(group), group.rows, self.batch_size)
 
     def sample(self, count: int) -> Iterator[Batch]:
         """Yield `count` distinct random rows (or all rows, if fewer) in file order."""
         rng = np.random.Generator(np.random.PCG64((self.seed, SAMPLE_STREAM)))
         chosen = np.sort(rng.choice(self.rows, min(count, self.rows), replace=False, shuffle=False))
         parts: list[Batch] = []
-        have = first = 0
+        collected = first = 0
         for group in self.groups:
             low, high = np.searchsorted(chosen, (first, first + group.rows))
             if low < high:
-                parts.append(take_rows(self._rows(group), chosen[low:high] - first))
-                have += high - low
+                parts.append(take_rows(self._read_part(group), chosen[low:high] - first))
+                collected += high - low
             first += group.rows
-            if parts and (have >= self.batch_size or first == self.rows):
-                yield from _slices(concatenate(parts), have, self.batch_size)
-                parts, have = [], 0
+            if parts and (collected >= self.batch_size or first == self.rows):
+                yield from _split_rows(concatenate(parts), collected, self.batch_size)
+                parts, collected = [], 0

@@ -1,6 +1,6 @@
-"""Join datasets into a training set: choose held-out games, and count games in several splits.
+"""Join datasets into a training set, choose held-out games, and count games in several splits.
 
-Joining again adds datasets to the set; only datasets named in `remove` are removed. The datasets
+Joining again adds datasets to the set; only those named in `remove` leave it. The datasets
 themselves are never changed.
 """
 
@@ -21,20 +21,19 @@ from pipeline.dataset.dataset import (
     HOLD_OUT_ALL,
     HOLD_OUT_NONE,
     LATEST,
-    TRAINING_SET,
+    TRAINING_SET_FILE,
     TRAINING_SET_VERSION,
     Dataset,
     is_training_set,
     open_manifest,
+    read_row_groups,
     read_training_set,
     require_unchanged,
-    row_groups,
 )
 from pipeline.dataset.files.columns import MANIFEST, SPLITS
-from pipeline.dataset.scratch import Scratch
+from pipeline.dataset.scratch import RowPartitions
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.storage.job_folder import TRAINING_SET as TRAINING_SET_FOLDER
-from pipeline.storage.job_folder import JobFolder
+from pipeline.storage.job_folder import TRAINING_SET_KIND, JobFolder
 from pipeline.storage.stores import publish_json
 
 if TYPE_CHECKING:
@@ -44,17 +43,17 @@ LOG = logging.getLogger(__name__)
 
 NEWEST = "newest"
 NEWEST_SHARE = 0.1
-"""Maximum share of a dataset's dated games that NEWEST holds out: whole days, at least one."""
+"""Maximum share of a dataset's dated games that NEWEST holds out, unless its last day has more."""
 NO_GAMES_HELD_OUT = "only its val and test splits are held out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinConfig:
-    """Settings of a training set; an existing set cannot be joined with other settings."""
+    """Settings of a training set, which stay the same when more datasets are joined to it."""
 
     hold_out: str = NEWEST
     """Games to hold out from training: newest (the last days of each dataset, about a tenth of its
-    games), none, or the name of a dataset to hold out as a whole."""
+    games), none, or the name of a dataset that is held out as a whole."""
 
 
 def join(
@@ -66,83 +65,86 @@ def join(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Add datasets to the training set in `out`, remove those in `remove`, and return its content.
+    """Add datasets to the training set in `out`, drop those named in `remove`, return its content.
 
     Raises DatasetError for a folder that is not a dataset, a dataset that has changed since it was
-    joined, other settings, or an empty train split. Raises ConfigError for two datasets with the
-    same name or manifest and for an unknown name. Raises Stopped.
+    joined, settings other than those of the set, or an empty train split. Raises ConfigError for
+    two datasets with the same name or manifest and for an unknown name. Raises Stopped.
     """
     config = config or JoinConfig()
     if (out / MANIFEST).exists():
         raise DatasetError(f"{out} is a dataset: choose another --out for the training set")
-    folder = JobFolder(out, TRAINING_SET_FOLDER, DatasetError, reads=datasets)
+    folder = JobFolder(out, TRAINING_SET_KIND, DatasetError, reads=datasets)
     folder.check()
     for directory in datasets:
         if is_training_set(directory):
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
         open_manifest(directory)
     with folder.lock():
-        entries = _entries(datasets, out, config, remove)
-        used = []
+        entries = _collect_entries(datasets, out, config, remove)
+        joined = []
         for entry in entries:
             opened = Dataset.open(out / entry["path"], progress, stop)
             require_unchanged(opened, out, entry)
-            used.append(_hold_out(entry, opened, config, stop))
-        if not any(part.has("train") for part in used):
+            joined.append(_hold_out(entry, opened, config, stop))
+        if not any(part.has_rows("train") for part in joined):
             why = "all datasets are held out, or have no train split"
             raise DatasetError(f"no positions are left to train on: {why}")
-        games = count_games(used, stop)
-        page = {
+        games = count_games(joined, stop)
+        content = {
             "training_set_version": TRAINING_SET_VERSION,
             "config": asdict(config),
-            "positions": {split: sum(part.count(split) for part in used) for split in ALL_SPLITS},
+            "positions": {
+                split: sum(part.count_rows(split) for part in joined) for split in ALL_SPLITS
+            },
             "games_on_both_sides": {split: games[f"{split}_in_train"] for split in ALL_SPLITS[1:]},
             "datasets": entries,
         }
         if stop():
             raise Stopped(f"stopped; {out} is unchanged")
-        if not is_training_set(out) or read_training_set(out) != page:
-            publish_json(out, TRAINING_SET, page)
-    return page
+        if not is_training_set(out) or read_training_set(out) != content:
+            publish_json(out, TRAINING_SET_FILE, content)
+    return content
 
 
-def _entries(
+def _collect_entries(
     datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the entries of the set's datasets, old ones first; raises ConfigError."""
+    """Return the entries of all datasets of the set, present ones first; raises ConfigError."""
     old: list[dict[str, Any]] = []
     if is_training_set(out):
-        page = read_training_set(out)
-        if page["config"] != asdict(config):
-            before = page["config"].get("hold_out")
+        content = read_training_set(out)
+        if content["config"] != asdict(config):
+            before = content["config"].get("hold_out")
             raise DatasetError(
                 f"{out} was joined with hold_out {before!r}, not {config.hold_out!r}",
                 remedy="choose another --out",
                 code="taken",
             )
-        old = page["datasets"]
+        old = content["datasets"]
     if unknown := sorted(set(remove) - {entry["name"] for entry in old}):
-        raise ConfigError(f"{out} holds no dataset {unknown[0]!r} to remove")
+        raise ConfigError(f"{out} has no dataset {unknown[0]!r} to remove")
     kept = [{key: entry[key] for key in ("name", "path", "manifest_sha256")} for entry in old]
-    found = {(out / entry["path"]).resolve(): entry for entry in kept}
-    found = {path: entry for path, entry in found.items() if entry["name"] not in remove}
+    by_folder = {
+        (out / entry["path"]).resolve(): entry for entry in kept if entry["name"] not in remove
+    }
     for directory in dict.fromkeys(path.resolve() for path in datasets):
         # relative paths, so that the set and its datasets can be moved together
         relative = Path(os.path.relpath(directory, out.resolve())).as_posix()
         entry = {"name": directory.name, "path": relative}
         identity = open_manifest(directory).identity
-        found.setdefault(directory, entry | {"manifest_sha256": identity})
-    entries = list(found.values())
+        by_folder.setdefault(directory, entry | {"manifest_sha256": identity})
+    entries = list(by_folder.values())
     names = [entry["name"] for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"two datasets are called {twice[0]!r}: rename the folder of one")
+        raise ConfigError(f"two datasets are called {twice[0]!r}: rename one of their folders")
     if config.hold_out not in (NEWEST, HOLD_OUT_NONE, *names):
         why = f"newest, none or a dataset's name, but no dataset is called {config.hold_out!r}"
         raise ConfigError(f"hold_out must be {why}")
     by_hash: dict[str, Path] = {}
-    for directory, entry in found.items():
+    for directory, entry in by_folder.items():
         if (other := by_hash.setdefault(entry["manifest_sha256"], directory)) != directory:
-            why = "one dump was ingested twice, so join only one of the two"
+            why = "the same dump was ingested twice, so join only one of them"
             raise ConfigError(f"{other} and {directory} have the same manifest: {why}")
     if not entries:
         raise ConfigError("name at least one dataset to join")
@@ -150,9 +152,9 @@ def _entries(
 
 
 def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop: Stop) -> Dataset:
-    """Choose the held-out games of a dataset and record them in its entry; return the dataset."""
-    days = _count_days(dataset)
-    first, why = _choose_games(days, entry["name"], config)
+    """Choose the held-out games of a dataset, record them in its entry, and return the dataset."""
+    days = _count_games_by_day(dataset)
+    first, why = _choose_held_out(days, entry["name"], config)
     dataset = replace(dataset, held_out=first)
     if first not in (HOLD_OUT_ALL, HOLD_OUT_NONE):
         dataset = replace(dataset, held_rows=_count_held_rows(dataset, stop))
@@ -168,20 +170,19 @@ def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop:
     return dataset
 
 
-def _count_days(dataset: Dataset) -> Mapping[str, int]:
-    """Return the number of used games on each complete date, in PGN's format."""
+def _count_games_by_day(dataset: Dataset) -> Mapping[str, int]:
     days: Counter[str] = Counter()
-    for _, games in dataset.games(["date", "split"]):
+    for _, games in dataset.read_games(["date", "split"]):
         dates = games.filter(games["split"].is_valid())["date"]
-        days.update({one["values"]: one["counts"] for one in dates.value_counts().to_pylist()})
+        days.update({row["values"]: row["counts"] for row in dates.value_counts().to_pylist()})
     return {day: games for day, games in days.items() if day and re.fullmatch(DAY_PATTERN, day)}
 
 
-def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tuple[str, str]:
-    """Return the held-out games of a dataset, as in `Dataset.held_out`, and the reason."""
+def _choose_held_out(days: Mapping[str, int], name: str, config: JoinConfig) -> tuple[str, str]:
+    """Return the value of `Dataset.held_out` for a dataset, and the reason for it."""
     if config.hold_out != NEWEST:
-        which = HOLD_OUT_ALL if name == config.hold_out else HOLD_OUT_NONE
-        return which, f"by hold_out {config.hold_out}"
+        held_out = HOLD_OUT_ALL if name == config.hold_out else HOLD_OUT_NONE
+        return held_out, f"by hold_out {config.hold_out}"
     total, held, first = sum(days.values()), 0, ""
     for day in sorted(days, reverse=True):
         if first and held + days[day] > NEWEST_SHARE * total:
@@ -195,64 +196,71 @@ def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tup
 
 
 def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
-    """Count the held-out rows in each row group, by file, omitting files without any."""
-    held, found = dataset.held_games, dict[str, list[int]]()
-    for shard in (shard for split in SPLITS for shard in dataset.shards(split)):
+    is_held_out, found = dataset.held_out_games, dict[str, list[int]]()
+    for shard in (shard for split in SPLITS for shard in dataset.list_shards(split)):
         if stop():
             raise Stopped("stopped; nothing was written")
-        counts = [int(held[rows["game"]].sum()) for rows in row_groups([shard], ["game"])]
+        counts = [
+            int(is_held_out[rows["game"]].sum()) for rows in read_row_groups([shard], ["game"])
+        ]
         if any(counts):
             found[shard.path.name] = counts
     return found
 
 
 def count_games(datasets: Sequence[Dataset], stop: Stop = never) -> dict[str, int]:
-    """Count distinct games by the hash of their moves: in all, per split, and shared with train."""
+    """Count games by the hash of their moves.
+
+    Returns the number of `distinct` games and, for each split, that of its games (`test`) and of
+    those of them that also occur in train (`test_in_train`).
+    """
     import polars as pl
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-games-") as folder:
-        games = Scratch(Path(folder), sum(part.page["games"]["used"] for part in datasets))
+        games = RowPartitions(
+            Path(folder), sum(part.manifest["games"]["used"] for part in datasets)
+        )
         for part in datasets:
             if stop():
                 raise Stopped("stopped; nothing was written")
-            for frame in _game_splits(part):
+            for frame in _read_game_splits(part):
                 games.add(frame)
         counts = [
             rows.group_by("key")
-            .agg(rows_by_split())
-            .select(pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *shared_with_train())
+            .agg(make_split_counts())
+            .select(pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *make_shared_counts())
             .collect(engine="streaming")
-            for rows in games.parts()
+            for rows in games.read_parts()
         ]
     return pl.concat(counts).cast(pl.Int64).sum().row(0, named=True)
 
 
-def rows_by_split() -> "list[pl.Expr]":
-    """Return expressions that count the rows of each split; `split` indexes ALL_SPLITS."""
+def make_split_counts() -> "list[pl.Expr]":
+    """Return polars expressions that count rows by split; the column `split` indexes ALL_SPLITS."""
     import polars as pl
 
     splits = enumerate(ALL_SPLITS)
     return [(pl.col("split") == number).sum().alias(name) for number, name in splits]
 
 
-def shared_with_train(suffix: str = "in_train") -> "list[pl.Expr]":
-    """Return expressions that count rows with a key that also occurs in train.
+def make_shared_counts(suffix: str = "in_train") -> "list[pl.Expr]":
+    """Return polars expressions that count, for each split, the rows whose key occurs in train.
 
-    They apply to a table with one row of counts per key.
+    They apply to a table with one row per key, which has the key's rows in each split.
     """
     import polars as pl
 
-    known = pl.col("train") > 0
-    return [pl.col(name).filter(known).sum().alias(f"{name}_{suffix}") for name in ALL_SPLITS]
+    in_train = pl.col("train") > 0
+    return [pl.col(name).filter(in_train).sum().alias(f"{name}_{suffix}") for name in ALL_SPLITS]
 
 
-def _game_splits(dataset: Dataset) -> "Iterator[pl.DataFrame]":
-    """Yield the used games: `key` is the hash of the moves, `split` an index into ALL_SPLITS."""
+def _read_game_splits(dataset: Dataset) -> "Iterator[pl.DataFrame]":
+    """Yield the used games: `key` is a hash of the moves, and `split` an index into ALL_SPLITS."""
     import polars as pl
 
     index = pl.col("split").replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt8)
     latest = pl.lit(ALL_SPLITS.index(LATEST), pl.UInt8)
-    for _, table in dataset.games(["identity", "split", "date"]):
+    for _, table in dataset.read_games(["identity", "split", "date"]):
         held = pl.Series("held", dataset.is_held_out(table["date"]))
         games = pl.DataFrame(pl.from_arrow(table)).with_columns(held).drop_nulls("split")
         yield games.select(key="identity", split=pl.when("held").then(latest).otherwise(index))

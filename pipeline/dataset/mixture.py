@@ -1,4 +1,4 @@
-"""Mix rows from several sources into one stream of batches with fixed shares; resumes at any step.
+"""Mix rows of several sources, in fixed shares, into a stream of batches that resumes at any step.
 
 `Shares` mixes endless streams, such as games and evaluated positions. `Mixture` mixes human and
 self-play rows and uses each self-play row a fixed number of times:
@@ -28,28 +28,28 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError
 
 SOURCE_STREAM, ORDER_STREAM = 1, 2
-"""Tags of the random streams: the source of a row, and its place in the batch."""
+"""Tags in the seeds of the random streams, which draw a row's source and its place in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A stream of rows."""
+    """A stream of rows, and the rows of it that a run uses."""
 
     batches: Batches
-    """The stream, with rank 0 and world 1: every process reads all of it."""
+    """The stream, with rank 0 and world 1, since every process reads all of it."""
     first: int = 0
     """First row of the stream that the run uses."""
     takes: int = 0
     """Total rows that the run takes from a self-play source; unused for human rows."""
 
 
-def human_rows(batches: int, batch_size: int, share: Fraction) -> int:
+def count_human_rows(batches: int, batch_size: int, share: Fraction) -> int:
     """Return the number of human rows in the first `batches` batches."""
     return batches * batch_size * share.numerator // share.denominator
 
 
 class Mixture:
-    """Batches of one run; the self-play rows and the human share determine their number."""
+    """Batches of human and self-play rows, as many as the self-play rows suffice for."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Mixture:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        """Draw the source of each row; process `rank` of `world` gets an equal part of each batch.
+        """Draw the source of each row. Process `rank` of `world` gets an equal part of each batch.
 
         Raises ConfigError for a batch that cannot be divided, a share out of range, or a positive
         share without human datasets.
@@ -73,86 +73,93 @@ class Mixture:
                 "human_share must be 0 without human datasets, and with them above 0 and below 1"
             )
         self.sources: list[Source] = [*([human] if human is not None else []), *selfplay]
-        self.humans = len(self.sources) - len(selfplay)
+        self.human_sources = len(self.sources) - len(selfplay)
         self.batch_size, self.human_share, self.seed = batch_size, human_share, seed
         self.rank, self.world = rank, world
         takes = [source.takes for source in selfplay]
-        tickets = np.repeat(np.arange(self.humans, len(self.sources), dtype=np.uint16), takes)
+        tickets = np.repeat(
+            np.arange(self.human_sources, len(self.sources), dtype=np.uint16), takes
+        )
         self.tickets_S = np.random.Generator(np.random.PCG64((seed, SOURCE_STREAM))).permutation(
             tickets
         )
         self.steps = int(len(self.tickets_S) / (batch_size * (1 - human_share)))
         """Number of whole batches."""
 
-    def counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Count the rows of each source, the human one first, in batches `first` to `last` - 1."""
-        before = human_rows(first, self.batch_size, self.human_share)
-        until = human_rows(last, self.batch_size, self.human_share)
-        mine = self.tickets_S[first * self.batch_size - before : last * self.batch_size - until]
-        counts = np.bincount(mine, minlength=len(self.sources)).astype(np.int64)
-        if self.humans:
+    def count_rows(self, first: int, last: int) -> NDArray[np.int64]:
+        """Count the rows of each source, human rows first, in the batches `first` to `last` - 1."""
+        before = count_human_rows(first, self.batch_size, self.human_share)
+        until = count_human_rows(last, self.batch_size, self.human_share)
+        tickets = self.tickets_S[first * self.batch_size - before : last * self.batch_size - until]
+        counts = np.bincount(tickets, minlength=len(self.sources)).astype(np.int64)
+        if self.human_sources:
             counts[0] = until - before
         return counts
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Yield the batches from `step` to the last."""
-        taken = self.counts(0, step)
-        readers: dict[int, _Reader] = {}
+        taken = self.count_rows(0, step)
+        readers: dict[int, _RowReader] = {}
         for number in range(step, self.steps):
             parts = []
-            for index, count in enumerate(self.counts(number, number + 1).tolist()):
+            for index, count in enumerate(self.count_rows(number, number + 1).tolist()):
                 if count and index not in readers:
                     source = self.sources[index]
-                    readers[index] = _Reader(source.batches, source.first + int(taken[index]))
+                    readers[index] = _RowReader(source.batches, source.first + int(taken[index]))
                 parts += readers[index].take(count) if count else []
             seed = (self.seed, ORDER_STREAM, number)
-            yield _mix(parts, self.batch_size, seed, self.rank, self.world)
+            yield _mix_rows(parts, self.batch_size, seed, self.rank, self.world)
 
 
 class Shares:
     """Endless batches with a fixed share of rows from each stream."""
 
     def __init__(self, streams: Sequence[Batches], shares: Sequence[float]) -> None:
-        """Mix streams with the same batch size, each with rank 0 and world 1.
+        """Mix streams of the same batch size, all with rank 0 and world 1.
 
-        Every process reads all of them. Raises ConfigError unless each stream has a positive share.
+        Raises ConfigError unless each stream has a positive share.
         """
         if len(shares) != len(streams) or not all(0 < share < math.inf for share in shares):
-            count = f"one for each of {len(streams)} datasets"
-            raise ConfigError(f"shares must be positive numbers, {count}, not {list(shares)}")
+            raise ConfigError(
+                f"shares must be positive numbers, one for each of {len(streams)} datasets, got "
+                f"{list(shares)}"
+            )
         self.streams = streams
         ends = accumulate(share / sum(shares) for share in shares)
         self.ends = [Fraction(end).limit_denominator(10**6) for end in ends]
 
-    def counts(self, steps: int, size: int) -> NDArray[np.int64]:
+    def count_rows(self, steps: int, size: int) -> NDArray[np.int64]:
         """Count the rows of each stream in the first `steps` batches of `size` rows."""
-        ends = [human_rows(steps, size, end) for end in self.ends[:-1]]
+        ends = [count_human_rows(steps, size, end) for end in self.ends[:-1]]
         return np.diff([0, *ends, steps * size])
 
     def from_step(self, step: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """Yield the part of process `rank` of `world` of every batch from `step` on, endlessly."""
+        """Yield, endlessly, the part of process `rank` of `world` of every batch from `step` on."""
         size, seed = self.streams[0].batch_size, self.streams[0].seed
-        taken = self.counts(step, size)
+        taken = self.count_rows(step, size)
         readers = [
-            _Reader(stream, int(first)) for stream, first in zip(self.streams, taken, strict=True)
+            _RowReader(stream, int(first))
+            for stream, first in zip(self.streams, taken, strict=True)
         ]
         for number in count_from(step):
-            until = self.counts(number + 1, size)
+            until = self.count_rows(number + 1, size)
             wanted, taken = (until - taken).tolist(), until
             parts: list[Batch] = []
             for reader, rows in zip(readers, wanted, strict=True):
                 parts += reader.take(rows)
-            yield _mix(parts, size, (seed, ORDER_STREAM, number), rank, world)
+            yield _mix_rows(parts, size, (seed, ORDER_STREAM, number), rank, world)
 
 
-def _mix(parts: Sequence[Batch], size: int, seed: tuple[int, ...], rank: int, world: int) -> Batch:
-    """Shuffle the rows of several parts; return those of process `rank` of `world`."""
+def _mix_rows(
+    parts: Sequence[Batch], size: int, seed: tuple[int, ...], rank: int, world: int
+) -> Batch:
+    """Shuffle a batch of `size` rows; return the rows of process `rank` of `world`."""
     places = np.random.Generator(np.random.PCG64(seed)).permutation(size)[rank::world]
     return take_rows(concatenate(parts), places)
 
 
-class _Reader:
-    """Reads any number of rows at a time from a stream of batches."""
+class _RowReader:
+    """Takes any number of rows at a time from a stream of batches."""
 
     def __init__(self, batches: Batches, first: int) -> None:
         step, drop = divmod(first, batches.batch_size)

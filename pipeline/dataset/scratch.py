@@ -1,4 +1,4 @@
-"""Partition rows by key into temporary files, so that they can be grouped in bounded memory."""
+"""Partition rows by key into temporary files, so that grouping them needs bounded memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,35 +15,36 @@ if TYPE_CHECKING:
 PART_ROWS = 1 << 24
 """Approximate rows per part."""
 BUFFER_ROWS = 1 << 20
-"""Rows buffered before a write, so that parts have large row groups."""
+"""Rows that are buffered before they are written, so that the files have large row groups."""
 
 
-class Scratch:
-    """Rows with a 64-bit key; the low bits of the key must be uniform, as in a hash."""
+class RowPartitions:
+    """Rows with a 64-bit hash as key, partitioned by it into files; equal keys are in one part."""
 
-    def __init__(self, folder: Path, expected: int) -> None:
-        """Write to an empty folder; `expected` is the approximate total number of rows."""
+    def __init__(self, folder: Path, expected_rows: int) -> None:
+        """Use an empty folder; `expected_rows` is the approximate total number of rows."""
         self.folder = folder
-        self.count = max(1, -(-expected // PART_ROWS))
+        self.part_count = max(1, -(-expected_rows // PART_ROWS))
         self.writers: list[pq.ParquetWriter] = []
-        self.waiting: list[pl.DataFrame] = []
+        self.buffered: list[pl.DataFrame] = []
 
     def add(self, rows: "pl.DataFrame") -> None:
-        """Add rows with a column `key`; raises ConfigError if the disk is full."""
+        """Add rows, which have a column `key`; raises ConfigError if the disk is full."""
         if not self.writers:
-            schema, paths = rows.to_arrow().schema, [self._path(part) for part in range(self.count)]
-            with self._refuse_full_disk():
+            schema = rows.to_arrow().schema
+            paths = [self._path(part) for part in range(self.part_count)]
+            with self._convert_disk_errors():
                 self.writers = [pq.ParquetWriter(path, schema, compression="lz4") for path in paths]
-        self.waiting.append(rows)
-        if sum(map(len, self.waiting)) >= BUFFER_ROWS:
+        self.buffered.append(rows)
+        if sum(map(len, self.buffered)) >= BUFFER_ROWS:
             self._flush()
 
-    def parts(self) -> "Iterator[pl.LazyFrame]":
-        """Yield all rows in parts; no rows can be added afterwards. Raises ConfigError."""
+    def read_parts(self) -> "Iterator[pl.LazyFrame]":
+        """Yield all rows, part by part; no rows can be added afterwards. Raises ConfigError."""
         import polars as pl
 
         self._flush()
-        with self._refuse_full_disk():
+        with self._convert_disk_errors():
             for writer in self.writers:
                 writer.close()
         for part in range(len(self.writers)):
@@ -52,20 +53,20 @@ class Scratch:
     def _flush(self) -> None:
         import polars as pl
 
-        if not self.waiting:
+        if not self.buffered:
             return
-        rows, self.waiting = pl.concat(self.waiting), []
-        part = (pl.col("key") % self.count).alias("part")
+        rows, self.buffered = pl.concat(self.buffered), []
+        part = (pl.col("key") % self.part_count).alias("part")
         by_part = rows.with_columns(part).partition_by("part", as_dict=True, include_key=False)
-        with self._refuse_full_disk():
-            for (number,), mine in by_part.items():
-                self.writers[number].write_table(mine.to_arrow())
+        with self._convert_disk_errors():
+            for (number,), part_rows in by_part.items():
+                self.writers[number].write_table(part_rows.to_arrow())
 
     def _path(self, part: int) -> Path:
         return self.folder / f"{part:06}.parquet"
 
     @contextmanager
-    def _refuse_full_disk(self) -> Iterator[None]:
+    def _convert_disk_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -14,7 +14,7 @@ from engine.errors import UserError
 from engine.json_files import parse_json, read_json, validate_content
 from model.card import CARD_FILE, Card
 from model.training.config import TrainConfig
-from pipeline.dataset.dataset import TRAINING_SET, Dataset, is_training_set
+from pipeline.dataset.dataset import TRAINING_SET_FILE, Dataset, is_training_set
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.dataset.join import join
 from pipeline.defs import checks, tasks
@@ -201,7 +201,7 @@ def accuracy_report(
         out = datasets.path / "reports" / network.name / data.name
         work = partial(tasks.report, network, data, options.split, options.rule, out)
         report = run_step(context, work)
-        manifest = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
+        manifest = data / (TRAINING_SET_FILE if is_training_set(data) else MANIFEST)
         hashes = [file_hash(manifest), file_hash(network / CARD_FILE)]
     context.instance.add_run_tags(context.run.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
@@ -223,7 +223,7 @@ def choose_start(
     if options.start == "auto" and (out / CARD_FILE).exists():
         start, reason = _read_start(out, datasets), "the resumed run started there"
     elif options.start == "auto":
-        count = Dataset.open(data).count("train")
+        count = Dataset.open(data).count_rows("train")
         reason = f"{count:,} positions"
         if parse_json((EMBEDDED / CARD_FILE).read_bytes())["preset"]["name"] != options.preset:
             reason += f", and {options.preset} is not the embedded network's preset"

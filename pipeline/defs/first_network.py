@@ -37,7 +37,7 @@ from pipeline.defs.resources import SAMPLE_KEY, DataFolder, load_definitions, pa
 from pipeline.defs.steps import DUMP_PARTITIONS, StoppedError, log_progress, report_user_errors
 from pipeline.dumps.fetch import MONTH_PREFIX, fetch, parse_month
 from pipeline.errors import ConfigError
-from pipeline.storage.http import file_name, is_web
+from pipeline.storage.http import is_web, parse_file_name
 
 OpEvents = Iterator[dg.AssetCheckEvaluation | dg.Output[None]]
 PRINT_SECONDS = 10.0
@@ -69,7 +69,7 @@ def find_partition(games: str) -> str:
         return f"{MONTH_PREFIX}{games}"
     if not is_web(games) and "/" not in games and parse_dump_key(Path(games)) is None:
         return games
-    name = file_name(games) if is_web(games) else games
+    name = parse_file_name(games) if is_web(games) else games
     key = parse_dump_key(Path(name))
     if key is None:
         raise UserError(
@@ -85,7 +85,7 @@ def fetch_games(context: dg.OpExecutionContext, games: str, datasets: DataFolder
     file = Path(games).expanduser()
     existing = [path.resolve() for path in datasets.list_dumps().get(key, [])]
     if parse_month(key) == games or is_web(games):
-        name = file_name(games) if is_web(games) else f"{key}.pgn.zst"
+        name = parse_file_name(games) if is_web(games) else f"{key}.pgn.zst"
         if others := [path for path in existing if path.name != name]:
             raise UserError(
                 f"{others[0]} already belongs to the partition {key}: remove it to download {name}"

@@ -9,7 +9,7 @@ import dagster as dg
 
 from engine.json_files import parse_json
 from model.card import CARD_FILE
-from pipeline.dataset.dataset import TRAINING_SET
+from pipeline.dataset.dataset import TRAINING_SET_FILE
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.defs.pages.metadata import describe_accuracy, describe_path, link_report
 from pipeline.defs.resources import DataFolder
@@ -27,7 +27,7 @@ SETTLE_SECONDS = 30.0
 Event = dg.AssetMaterialization | dg.AssetObservation
 RESULT_PATTERNS = (
     ("positions", f"positions/*/{MANIFEST}"),
-    ("training_set", f"training_sets/*/{TRAINING_SET}"),
+    ("training_set", f"training_sets/*/{TRAINING_SET_FILE}"),
     ("checkpoint", f"checkpoints/*/{CARD_FILE}"),
     ("accuracy_report", "reports/*/report.json"),
     ("accuracy_report", "reports/*/*/report.json"),

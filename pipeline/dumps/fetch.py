@@ -26,7 +26,14 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import sync_directory
 from model.settings import settings
 from pipeline.errors import ConfigError, FetchError, SourceChangedError
-from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, is_web, redact_url
+from pipeline.storage.http import (
+    MAX_READ_BYTES,
+    RemoteVersion,
+    WebFile,
+    is_web,
+    parse_file_name,
+    redact_url,
+)
 from pipeline.storage.stores import file_hash, hold_lock, publish_json
 
 LICHESS = "https://database.lichess.org/standard"
@@ -82,7 +89,7 @@ def _load_hashes(base: str, stop: Stop) -> dict[str, str]:
     """Return the sha256 of each published file by its name; raises FetchError."""
     url, text, found = f"{base}/{HASHES_FILE}", b"", dict[str, str]()
     with closing(WebFile(url, stop)) as file:
-        while len(text) < MAX_HASHES_BYTES and (data := file.read(BLOCK)):
+        while len(text) < MAX_HASHES_BYTES and (data := file.read(MAX_READ_BYTES)):
             text += data
     for line in text.decode("utf-8", "replace").splitlines():
         if not (match := re.fullmatch(r"([0-9a-fA-F]{64}) [ *](\S+)", line.strip())):
@@ -136,7 +143,7 @@ def _resolve_files(
     hashes = _load_hashes(base, stop) if listed else {}
     files: dict[str, _Download] = {}
     for url in urls:
-        name = file_name(url)
+        name = parse_file_name(url)
         if not (name.isprintable() and re.fullmatch(r"[^./\\][^/\\]{,199}", name)):
             raise ConfigError(f"{redact_url(url)} does not end in a file name")
         if url in listed and name not in hashes:
@@ -242,7 +249,7 @@ class _Download:
         state = {"url": self.url, "sha256": self.sha256, "version": asdict(version)}
         publish_json(self.path.parent, self.state.name, state)
         with closing(web), self.part.open("ab") as part:
-            while data := web.read(BLOCK):
+            while data := web.read(MAX_READ_BYTES):
                 part.write(data)
                 meter.add(len(data))
             part.flush()

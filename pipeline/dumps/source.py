@@ -18,9 +18,9 @@ from pipeline.dumps.formats import evaluations, parquet
 from pipeline.dumps.formats.positions import recognize
 from pipeline.dumps.formats.text import FIRST_BYTES, HEAD_BYTES, IteratorStream, join_games
 from pipeline.errors import DatasetError, DumpError, SourceChangedError, Stopped
-from pipeline.storage.http import RemoteVersion, WebFile, file_name, redact_url
+from pipeline.storage.http import RemoteVersion, WebFile, parse_file_name, redact_url
 from pipeline.storage.objects import (
-    REPLACED,
+    REPLACED_MESSAGE,
     ObjectFile,
     RangeFile,
     fetch_version,
@@ -218,8 +218,10 @@ class Source:
 
     def require_version(self) -> None:
         """Raise SourceChangedError if a remote file was replaced while it was read in parts."""
-        if self.version is not None and self.version.differs(fetch_version(self.name, self.stop)):
-            raise SourceChangedError(f"{display_name(self.name)} {REPLACED}")
+        if self.version is not None and self.version.differs_from(
+            fetch_version(self.name, self.stop)
+        ):
+            raise SourceChangedError(f"{display_name(self.name)} {REPLACED_MESSAGE}")
 
     def _raise_if_stopped(self) -> None:
         if self.stop():
@@ -243,13 +245,13 @@ class Source:
         if self.input:
             entry["input"] = self.input
         if self.version is not None:
-            entry["version"] = self.version.name
+            entry["version"] = self.version.tag
         return entry
 
 
 def short_name(name: str) -> str:
     """Return the last part of a dump's path or URL, without the URL's query."""
-    return file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
+    return parse_file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
 
 
 def display_name(name: str) -> str:

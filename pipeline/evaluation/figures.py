@@ -18,7 +18,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import BATCH_SENTINELS
-from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
+from pipeline.dataset.strata import (
+    TIME_CLASSES,
+    assign_rating_bands,
+    classify_time_controls,
+    name_bands,
+)
 
 PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
@@ -57,7 +62,7 @@ def add_strata(table: pl.DataFrame) -> pl.DataFrame:
     """Add the columns `band` (of the mover's rating) and `speed` (time control), as indices."""
     elo, base, increment = (table[name].to_numpy() for name in ("elo", "base", "increment"))
     return table.with_columns(
-        band=rating_band(elo, RATING_EDGES), speed=time_class(base, increment)
+        band=assign_rating_bands(elo, RATING_EDGES), speed=classify_time_controls(base, increment)
     )
 
 
@@ -67,8 +72,8 @@ def slices(table: pl.DataFrame) -> dict[str, Rows]:
     With a column `in_train`, also return them by whether the train split has the position.
     """
     found = {
-        "rating": _slice_by_number(table, "band", band_names(RATING_EDGES)),
-        "time control": _slice_by_number(table, "speed", CLASSES),
+        "rating": _slice_by_number(table, "band", name_bands(RATING_EDGES)),
+        "time control": _slice_by_number(table, "speed", TIME_CLASSES),
         "phase": _slice_by_number(table, "phase", PHASES),
         **{name: _slice_by_band(table, *band) for name, band in BAND_SLICES.items()},
         "piece moved": _slice_by_number(table, "piece", PIECES),
@@ -92,7 +97,7 @@ def _slice_by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit:
     if column in BATCH_SENTINELS:
         table = table.filter(pl.col(column) != BATCH_SENTINELS[column])
     place = np.searchsorted(edges, table[column].to_numpy(), side="right")
-    return _slice_by_number(table.with_columns(place=place), "place", band_names(edges, unit))
+    return _slice_by_number(table.with_columns(place=place), "place", name_bands(edges, unit))
 
 
 def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:

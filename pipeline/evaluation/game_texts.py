@@ -36,7 +36,7 @@ def read_texts(
     """
     spans: dict[int, dict[int, tuple[int, int]]] = {}
     wanted, before = np.array(sorted(games), dtype=np.int64), 0
-    for first, table in dataset.games(("source", "offset", "length")):
+    for first, table in dataset.read_games(("source", "offset", "length")):
         here = wanted[(wanted >= first) & (wanted < first + len(table))]
         ends = before + table["length"].to_numpy().cumsum(dtype=np.int64)
         before = int(ends[-1]) if len(ends) else before

@@ -14,7 +14,7 @@ from engine.search.human import HumanRoot, correct_logits, human_config, search_
 from engine.search.results import Root
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import row_positions
-from pipeline.dataset.strata import band_names, rating_band
+from pipeline.dataset.strata import assign_rating_bands, name_bands
 from pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def compare_by_rating(table: "pl.DataFrame") -> Rows:
     as the sampling unit; they are None with too few games.
     """
     elo = table["elo"].to_numpy()
-    band = rating_band(elo, EDGES)
-    groups = [(name, band == number) for number, name in enumerate(band_names(EDGES))]
+    band = assign_rating_bands(elo, EDGES)
+    groups = [(name, band == number) for number, name in enumerate(name_bands(EDGES))]
     groups += [(f"{STRONG} and on", elo >= STRONG), ("all", np.ones(len(elo), dtype=np.bool_))]
     return [_compare(name, table.filter(rows)) for name, rows in groups if rows.any()]
 

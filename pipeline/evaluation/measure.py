@@ -18,7 +18,7 @@ from model.settings import Count, settings
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
-from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.position_keys import hash_positions
 from pipeline.errors import ConfigError
 from pipeline.evaluation.charts import board_of, move_from_label
 
@@ -110,7 +110,7 @@ def measure_rows(
             why = "its training diverged, or its file is damaged: use another checkpoint"
             raise ConfigError(f"the network returned NaN or infinity: {why}")
         columns: dict[str, NDArray[Any]] = {name: batch[name] for name in KNOWN_COLUMNS}
-        columns["key"] = position_keys(batch["planes"], batch["castling"])
+        columns["key"] = hash_positions(batch["planes"], batch["castling"])
         columns["game"] = _game_ids(batch)
         columns |= figures | first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
         if factor is not None:

@@ -13,7 +13,7 @@ from engine.progress import Progress, Tick
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
-from pipeline.dataset.strata import band_names, rating_band
+from pipeline.dataset.strata import assign_rating_bands, name_bands
 from pipeline.evaluation.figures import clustered_mean
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def choose_by_band(table: "pl.DataFrame", count: int) -> list[int]:
     """
     game_R, ply_R = (table[name].to_numpy().astype(np.uint64) for name in ("game", "ply"))
     chance_R = splitmix64(game_R ^ splitmix64(ply_R))
-    band_R = rating_band(table["elo"].to_numpy(), BAND_EDGES)
+    band_R = assign_rating_bands(table["elo"].to_numpy(), BAND_EDGES)
     order_R = np.lexsort((chance_R, band_R))
     bands = (order_R[band_R[order_R] == band][:count] for band in range(len(CENTERS)))
     chosen: list[int] = np.concatenate(list(bands)).tolist()
@@ -68,7 +68,7 @@ def measure_matrix(
     """
     from model.metrics import output_metrics
 
-    count, band_R = len(game_R), rating_band(rows["elo"], BAND_EDGES)
+    count, band_R = len(game_R), assign_rating_bands(rows["elo"], BAND_EDGES)
     nll_TR, hit_TR = np.zeros((2, len(CONDITIONS), count))
     for begin in range(0, count, BATCH):
         part = slice(begin, begin + BATCH)
@@ -100,7 +100,7 @@ def _row(
     if low is not None and high is not None and low * high > 0:  # significant
         verdict = "wins" if low > 0 else "loses"
     return {
-        "band": band_names(BAND_EDGES)[band],
+        "band": name_bands(BAND_EDGES)[band],
         "rating": CENTERS[band],
         "positions": nll_TR.shape[1],
         "games": len(np.unique(game_R)),

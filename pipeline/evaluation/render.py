@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import COMPARED_SECTIONS, SECTIONS
-from pipeline.storage.job_folder import REPORT, JobFolder, Kind
-from pipeline.storage.stores import publish, publish_json
-from pipeline.storage.tables import markdown, plain_text, text_table
+from pipeline.storage.job_folder import REPORT_KIND, JobFolder, publish_result
+from pipeline.storage.tables import format_markdown, plain_text, text_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -105,21 +104,9 @@ def format_nats(row: Row) -> str:
 
 def write_report(result: Row, out: Path) -> None:
     """Publish the result of `report` or `reports` as JSON, text and HTML; raises ConfigError."""
-    JobFolder(out, REPORT, ConfigError).check()  # fail before drawing the page
+    JobFolder(out, REPORT_KIND, ConfigError).check()  # fail before drawing the page
     files = {"report.txt": f"{report_text(result)}\n".encode(), "report.html": report_page(result)}
-    publish_result(out, REPORT, "report.json", result, files)
-
-
-def publish_result(
-    out: Path, kind: Kind, name: str, result: Mapping[str, Any], files: Mapping[str, bytes]
-) -> None:
-    """Publish a result as JSON, together with other files, in a job folder."""
-    folder = JobFolder(out, kind, ConfigError)
-    with folder.lock():
-        folder.claim({})
-        for other, content in files.items():
-            publish_bytes(out, other, content)
-        publish_json(out, name, result)
+    publish_result(out, REPORT_KIND, "report.json", result, files)
 
 
 def reports_text(found: Row) -> str:
@@ -134,17 +121,12 @@ def reports_text(found: Row) -> str:
         if gain is not None:
             difference = f"{gain['top1_difference']:+.4f} ({_format_interval(gain, '+.4f')})"
         rows.append((name, top1, *cells, difference))
-    return markdown(heads, rows)
+    return format_markdown(heads, rows)
 
 
 def _format_interval(row: Row, form: str, figure: str = "top1", scale: float = 1) -> str:
     low, high = row[f"{figure}_low"], row[f"{figure}_high"]
     return "too few games" if low is None else f"{scale * low:{form}} to {scale * high:{form}}"
-
-
-def publish_bytes(out: Path, name: str, content: bytes) -> None:
-    """Publish a file with the given content."""
-    publish(out, name, 0, lambda target: target.write(content))
 
 
 def report_page(result: Row) -> bytes:

@@ -101,7 +101,7 @@ def _open_source(
             opened = Dataset.open(positions, progress)
             words = f"the {split} split of {opened.name}"
             only, *more = opened.parts
-            dumps = None if more else find_dumps(only.path, only.page)
+            dumps = None if more else find_dumps(only.path, only.manifest)
             trained: Sequence[Path | Dataset] = against or [opened] * (split != "train")
         else:
             assert pgn is not None
@@ -110,10 +110,10 @@ def _open_source(
                 ingest([str(pgn)], folder, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
             opened, split, dumps, trained = Dataset.open(folder), "train", [str(pgn)], against
             words = f"all games of {pgn.name}"
-            if damage := opened.page["sources"][0]["damage"]:
+            if damage := opened.manifest["sources"][0]["damage"]:
                 words += f", up to the damage of the archive ({damage})"
-        train = [shard for one in trained for shard in Dataset.open(one).shards("train")]
-        if rule.limit >= opened.count(split):
+        train = [shard for one in trained for shard in Dataset.open(one).list_shards("train")]
+        if rule.limit >= opened.count_rows(split):
             rule = replace(rule, limit=0)
         yield _Source(opened, split, words, train, dumps or [], rule)
 
@@ -217,7 +217,7 @@ def _display_names(paths: Sequence[Path]) -> list[str]:
 
 def _seen_in_training(card: dict[str, Any], dataset: Dataset, split: str) -> str:
     """Return whether the network was trained on these games, from the hashes in its card."""
-    parts = [part for part in dataset.parts if part.has(split)]
+    parts = [part for part in dataset.parts if part.has_rows(split)]
     answers = {_dataset_seen_in_training(card, part, split) for part in parts}
     return next((word for word in ("yes", "unknown", "no") if word in answers), "no, another dump")
 
@@ -235,7 +235,7 @@ def _dataset_seen_in_training(card: dict[str, Any], measured: Dataset, split: st
     # With other settings, games of the same dump may be in other splits. Another dump may have the
     # same games.
     dumps = {source.get("sha256") for one in trained for source in one.get("sources", [])}
-    known = dumps & {source["sha256"] for source in measured.page["sources"]}
+    known = dumps & {source["sha256"] for source in measured.manifest["sources"]}
     return "unknown" if known or not trained else "no, another dump"
 
 
@@ -275,7 +275,7 @@ def _measure(
         source.read((*COLUMNS, *reads)),
         network,
         source.rule,
-        source.rule.limit or source.dataset.count(source.split),
+        source.rule.limit or source.dataset.count_rows(source.split),
         progress,
         players=players,
         factor=(card.get("calibration") or {}).get("factor"),
@@ -321,7 +321,7 @@ def _describe(
     from pipeline.evaluation.figures import IN_TRAIN, describe, headline, page_details, slices
 
     parts, is_common = source.dataset.parts, pl.col("ply") >= COMMON_PLY
-    sources = [one["name"] for part in parts for one in part.page["sources"]]
+    sources = [one["name"] for part in parts for one in part.manifest["sources"]]
     rated = bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
     is_human = SAMPLE_DUMP.name not in sources and rated  # self-play has no ratings
     common = table.filter(is_common & (pl.col("clock") >= COMMON_CLOCK))

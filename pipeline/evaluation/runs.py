@@ -10,16 +10,17 @@ from engine.json_files import parse_json
 from model.card import CARD_FILE
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
-from pipeline.evaluation.render import publish_bytes, render, safe
+from pipeline.evaluation.render import render, safe
 from pipeline.storage.job_folder import (
-    CHECKPOINT,
-    IMITATION_REPORT,
-    MATCH,
-    REPORT,
+    CHECKPOINT_KIND,
+    IMITATION_REPORT_KIND,
+    MATCH_KIND,
+    REPORT_KIND,
     Kind,
-    is_of,
+    is_of_kind,
 )
-from pipeline.storage.preflight import require_folder
+from pipeline.storage.preflight import require_writable_folder
+from pipeline.storage.stores import publish_bytes
 from pipeline.training.train import list_datasets
 
 Run = dict[str, str]
@@ -42,7 +43,7 @@ def _read_runs(folder: Path) -> Iterator[Run]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         place = Path(root)
         for kind, (title, file, describe) in KINDS.items():
-            if file in names and is_of(place, kind):
+            if file in names and is_of_kind(place, kind):
                 inside = place.relative_to(folder).as_posix()
                 name = place.resolve().name if place == folder else inside
                 found: Run = {"kind": title, "name": name, "path": str(place)}
@@ -59,7 +60,7 @@ def write_runs(runs: Sequence[Run], page: Path) -> None:
 
     if page.suffix != ".html":
         raise ConfigError(f"{page}: the name of a page must end in .html")
-    require_folder(page.parent)
+    require_writable_folder(page.parent)
     page.parent.mkdir(parents=True, exist_ok=True)
     names = [run["name"] for run in runs if run["kind"] == "checkpoint"]
     curves = {
@@ -133,9 +134,9 @@ def _describe_match(_: Path, summary: Mapping[str, Any]) -> Run:
 
 
 KINDS: Mapping[Kind, tuple[str, str, Callable[[Path, Any], Run]]] = {
-    CHECKPOINT: ("checkpoint", CARD_FILE, _describe_checkpoint),
-    REPORT: ("report", "report.json", _describe_report),
-    IMITATION_REPORT: ("report", "report.json", _describe_imitation),
-    MATCH: ("match", "summary.json", _describe_match),
+    CHECKPOINT_KIND: ("checkpoint", CARD_FILE, _describe_checkpoint),
+    REPORT_KIND: ("report", "report.json", _describe_report),
+    IMITATION_REPORT_KIND: ("report", "report.json", _describe_imitation),
+    MATCH_KIND: ("match", "summary.json", _describe_match),
 }
 """Title, result file and description of each kind of run."""

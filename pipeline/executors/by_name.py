@@ -6,7 +6,7 @@ from pipeline.executors.ray import RayEngine
 
 
 def make_engine(name: str, workers: int = 0) -> Engine:
-    """Return the engine called `name`, on at most `workers` cores (0: all). Raises ConfigError.
+    """Create the engine called `name`, on at most `workers` cores (0: all). Raises ConfigError.
 
     `local` uses processes on this machine, and `ray` starts Ray for the duration of the work.
     `ray:HOST:PORT` or `ray:auto` joins a cluster from one of its nodes; `ray://HOST:PORT` connects

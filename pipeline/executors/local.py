@@ -1,9 +1,9 @@
-"""`Engine.map`, the interface for distributed work, and an implementation with local processes.
+"""Run a function over many items: the interface `Engine.map`, and local processes behind it.
 
 The standard library's process pool fails as a whole when one worker is killed. Here each thread of
 a ThreadPoolExecutor drives one process, and retries the item if that process dies. Workers are not
 forked, because a fork copies locks that other threads hold. Unlike multiprocessing's workers, they
-do not run the user's script again.
+do not import the user's script again.
 """
 
 import os
@@ -25,11 +25,11 @@ from engine.errors import UserError
 from engine.progress import Stop, never
 
 LOCAL = "local"
-ATTEMPTS = 3
-"""Maximum number of attempts at an item whose workers are killed."""
+MAX_ATTEMPTS = 3
+"""Maximum number of attempts at an item if its workers are killed."""
 POLL_SECONDS = 0.5
-"""Interval at which `map` polls `cancelled` while it waits for results."""
-ONE_THREAD = {
+"""Seconds between polls of `cancelled` while `map` waits for results."""
+ONE_THREAD_ENVIRONMENT = {
     **dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
         "1",
@@ -37,142 +37,139 @@ ONE_THREAD = {
     # pyarrow does not use jemalloc here, but jemalloc would still start a thread
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-"""Environment of workers: libraries use one thread, since there is one process per core."""
+"""Environment of workers, in which libraries use one thread, since there is a process per core."""
 
 Status = Literal["ok", "error", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception as text, which can be sent between processes."""
+    """An exception as text, so that it can be sent between processes."""
 
     kind: str
+    """Name of the exception's class."""
+    """Name of the exception's class."""
     message: str
     traceback: str = ""
-    system: bool = False
-    """Whether it was an OSError: a full disk, a missing file."""
-    mistake: bool = True
+    is_system_error: bool = False
+    """Whether it was an OSError, such as a full disk or a missing file."""
+    is_user_error: bool = True
     """Whether it was a UserError, whose message says what to do."""
 
 
 Result = tuple[int, Status, Any]
-"""(index of the item, status, value or Failure; None if lost)."""
+"""Index of the item, status, and the value ("ok"), a Failure ("error") or None ("lost")."""
 
 
 class WorkerError(UserError):
-    """A worker exited with an error, which a retry would repeat."""
+    """Raised if a worker exits with an error status, since a retry would fail too."""
 
 
 class Engine(Protocol):
-    """Applies a function to items, in parallel."""
+    """Applies a function to items in parallel."""
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
         """Yield a result for each item, in the order of completion.
 
-        The work stops when the generator is closed or `cancelled()` returns True (polled twice a
-        second).
+        An item whose worker is killed is retried, and "lost" after MAX_ATTEMPTS attempts. The work
+        stops when the generator is closed or `cancelled()`, polled twice a second, returns True.
         """
         ...
 
-    def connected(self) -> AbstractContextManager[None]:
-        """Connect to the engine, for every `map` and `slots` inside the block."""
+    def connect(self) -> AbstractContextManager[None]:
+        """Connect to the engine once, for every `map` and `count_slots` inside the block."""
         ...
 
-    def slots(self) -> int:
-        """Return how many items can currently run in parallel; call it while connected."""
+    def count_slots(self) -> int:
+        """Return how many items can run in parallel now; call it inside `connect`."""
         ...
 
 
 def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
-    """Apply the function; return ("ok", value), or ("error", Failure) if it raises."""
+    """Apply a function to an item; return ("ok", value), or ("error", Failure) if it raises."""
     try:
         return "ok", function(item)
     except Exception as error:  # noqa: BLE001 - reported to the caller, who decides
-        system, mistake = isinstance(error, OSError), isinstance(error, UserError)
         return "error", Failure(
-            type(error).__name__, str(error), traceback.format_exc(), system, mistake
+            type(error).__name__,
+            str(error),
+            traceback.format_exc(),
+            is_system_error=isinstance(error, OSError),
+            is_user_error=isinstance(error, UserError),
         )
 
 
 WORKER_COMMAND = (
-    "import sys; sys.path[:] = sys.argv[2:]; from pipeline.executors.local import serve; "
-    "serve(int(sys.argv[1]))"
+    "import sys; sys.path[:] = sys.argv[2:]; from pipeline.executors.local import run_worker; "
+    "run_worker(int(sys.argv[1]))"
 )
 
 
-def serve(descriptor: int) -> None:
-    """Run (function, item) pairs from a pipe until it closes, also because the driver died."""
+def run_worker(descriptor: int) -> None:
+    """Run (function, item) pairs from a pipe until it closes, as it does if the driver dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     with Connection(descriptor) as pipe, suppress(EOFError, ConnectionError):
         while True:
             pipe.send(run_item(*pipe.recv()))
 
 
-class _Worker:
-    """A process and its pipe."""
-
+class _WorkerProcess:
     def __init__(self) -> None:
-        self.pipe, theirs = Pipe()
-        command = [
-            sys.executable,
-            "-P",
-            "-c",
-            WORKER_COMMAND,
-            str(theirs.fileno()),
-            *map(str, sys.path),
-        ]
-        # the mask is inherited, so that no Ctrl-C arrives before `serve` ignores it
+        self.pipe, worker_end = Pipe()
+        code = ["-P", "-c", WORKER_COMMAND]
+        command = [sys.executable, *code, str(worker_end.fileno()), *map(str, sys.path)]
+        # the worker inherits the mask, so that no Ctrl-C arrives before `run_worker` ignores it
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process = subprocess.Popen(
                 command,
-                env=os.environ | ONE_THREAD,
+                env=os.environ | ONE_THREAD_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_end.fileno()],
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
+            worker_end.close()
 
-    def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any] | None:
-        """Return the result of an item; None if the process was killed. Raises WorkerError."""
+    def run_item(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any] | None:
+        """Run an item in the process; return None if it was killed. Raises WorkerError."""
         try:
             self.pipe.send((function, item))
             answer: tuple[Status, Any] = self.pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             if (code := self.process.wait()) > 0:
                 raise WorkerError(
-                    f"a worker process exited with status {code}: its error output is above"
+                    f"a worker process exited with status {code}: see its error output above"
                 ) from None
             return None
         return answer
 
 
-class _Pool:
-    """Worker processes, shared by the threads of `map`."""
+class _WorkerPool:
+    """Worker processes that the threads of `map` share."""
 
     def __init__(self) -> None:
         self.lock, self.closed = Lock(), False
-        self.idle: list[_Worker] = []
-        self.workers: set[_Worker] = set()
+        self.idle: list[_WorkerProcess] = []
+        self.workers: set[_WorkerProcess] = set()
 
-    def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
-        """Run an item in a process, with at most ATTEMPTS attempts. Raises WorkerError."""
-        for _ in range(ATTEMPTS):
+    def run_item(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
+        """Run an item in an idle or new process, up to MAX_ATTEMPTS times. Raises WorkerError."""
+        for _ in range(MAX_ATTEMPTS):
             with self.lock:
                 if self.closed:
                     break
-                worker = self.idle.pop() if self.idle else _Worker()
+                worker = self.idle.pop() if self.idle else _WorkerProcess()
                 self.workers.add(worker)
-            if (answer := worker.run(function, item)) is not None:
+            if (answer := worker.run_item(function, item)) is not None:
                 self.idle.append(worker)
                 return answer
         return "lost", None
 
     def kill(self) -> None:
-        """Kill the processes, which unblocks the threads that wait for them."""
+        """Kill all processes, so that the threads that wait for them return."""
         with self.lock:
             self.closed = True
             for worker in self.workers:
@@ -180,7 +177,7 @@ class _Pool:
 
 
 class LocalEngine:
-    """Runs items in processes on this machine; a single worker runs in this process."""
+    """Runs items in processes on this machine, or in this process if there is a single worker."""
 
     def __init__(self, workers: int = 0) -> None:
         """Use `workers` processes; 0 for one per core."""
@@ -189,22 +186,22 @@ class LocalEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield results in the order of completion; closing the generator stops all workers."""
+        """Yield results as `Engine.map` does."""
         if self.workers == 1:
             for index, item in enumerate(items):
                 if cancelled():
                     return
                 yield (index, *run_item(function, item))
             return
-        pool, threads = _Pool(), ThreadPoolExecutor(self.workers, "worker")
+        pool, threads = _WorkerPool(), ThreadPoolExecutor(self.workers, "worker")
         pending: dict[Future[tuple[Status, Any]], int] = {}
         waiting = enumerate(items)
         try:
             while not cancelled():
-                # one item is taken ahead, so that an idle worker does not wait for the reader
-                while len(pending) <= self.workers and (following := next(waiting, None)):
-                    index, item = following
-                    pending[threads.submit(pool.run, function, item)] = index
+                # submit one item more than there are workers, so that none waits for the next item
+                while len(pending) <= self.workers and (indexed := next(waiting, None)):
+                    index, item = indexed
+                    pending[threads.submit(pool.run_item, function, item)] = index
                 if not pending:
                     return
                 done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
@@ -217,10 +214,10 @@ class LocalEngine:
                 worker.pipe.close()
                 worker.process.wait()
 
-    def connected(self) -> AbstractContextManager[None]:
-        """Do nothing."""
+    def connect(self) -> AbstractContextManager[None]:
+        """Do nothing, since there is no connection."""
         return nullcontext()
 
-    def slots(self) -> int:
+    def count_slots(self) -> int:
         """Return the number of workers."""
         return self.workers

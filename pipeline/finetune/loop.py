@@ -41,7 +41,7 @@ from pipeline.finetune.state import (
 from pipeline.finetune.teacher import adapt_to_hand_written, compare_teachers
 from pipeline.selfplay.config import ONNX_DEVICE
 from pipeline.selfplay.draw import identify_datasets
-from pipeline.storage.job_folder import FINETUNING, JobFolder, flatten_leaves
+from pipeline.storage.job_folder import FINETUNING_KIND, JobFolder, flatten_leaves
 
 LOG = logging.getLogger(__name__)
 STAGE_LABELS = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
@@ -68,7 +68,7 @@ def finetune(
     True or the minutes end before a candidate was measured, and the errors of the stages.
     """
     check_settings(config, human)
-    folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])
+    folder = JobFolder(out, FINETUNING_KIND, FinetuneError, reads=[checkpoint, *human])
     folder.check()
     identity = identify_loop(checkpoint, human, config)
     with folder.lock():
@@ -107,7 +107,7 @@ def identify_loop(
     """
     weights = read_weights_hash(checkpoint)
     for directory in human:
-        if not Dataset.open(directory).has("train"):
+        if not Dataset.open(directory).has_rows("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
     settings = flatten_leaves(to_jsonable_python(config))
     fixed = {name: settings[name] for name in settings if name not in CHANGEABLE_SETTINGS}
@@ -188,7 +188,9 @@ class _Loop:
 
     def _count_human_rows(self) -> int:
         opened = map(Dataset.open, self.human)
-        return sum(dataset.count("train") for dataset in opened if not dataset.has_engine_moves)
+        return sum(
+            dataset.count_rows("train") for dataset in opened if not dataset.has_engine_moves
+        )
 
     def _must_stop(self) -> bool:
         minutes = self.config.minutes

@@ -183,7 +183,7 @@ def _train_on_human_rows(context: StageContext, progress: Progress, stop: Stop) 
     human = [Dataset.open(path) for path in context.human]
     card = train_on(human, preset, config, context.candidate, progress, stop, context.best)
     figures, spent = _read_figures(card), dict(context.spent)
-    passes = card["positions"] / sum(dataset.count("train") for dataset in human)
+    passes = card["positions"] / sum(dataset.count_rows("train") for dataset in human)
     for name in {entry["manifest_sha256"] for entry in identify_datasets(context.human)}:
         spent[name] = spent.get(name, 0.0) + passes
     return figures | {"spent": spent}
@@ -328,7 +328,7 @@ def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[st
     figures are averages over the positions, which are the same for every candidate.
     """
     opened = [Dataset.open(path) for path in context.human]
-    paths = [data.path for data in opened if data.has("test") and not data.has_engine_moves]
+    paths = [data.path for data in opened if data.has_rows("test") and not data.has_engine_moves]
     if not paths:
         return {}
     names = [path.resolve().name for path in paths]

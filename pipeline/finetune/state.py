@@ -25,10 +25,9 @@ from pydantic_core import to_jsonable_python
 from engine.errors import UserError
 from engine.json_files import parse_json, read_json, validate_content
 from pipeline.dataset.files.manifest import Count, Number, Schema, Text
-from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.match import format_elo
-from pipeline.storage.stores import publish_json
-from pipeline.storage.tables import csv_text, markdown
+from pipeline.storage.stores import publish_bytes, publish_json
+from pipeline.storage.tables import format_csv, format_markdown
 
 FORMAT_VERSION: Literal[2] = 2
 STATE_FILE, CSV_FILE = "state.json", "generations.csv"
@@ -254,7 +253,7 @@ def update_derived_files(out: Path, state: State) -> None:
     replace_checkpoint(locate_checkpoint(out, state.best), out / BEST_FOLDER, state.make_lineage())
     rows = [generation.to_row() for generation in state.generations]
     columns = list(rows[0]) if rows else ["generation"]
-    publish_bytes(out, CSV_FILE, csv_text(columns, rows).encode())
+    publish_bytes(out, CSV_FILE, format_csv(columns, rows).encode())
 
 
 def replace_checkpoint(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
@@ -304,4 +303,4 @@ def format_generations(rows: list[dict[str, Any]]) -> str:
         for row in rows
         if row["generation"]
     ]
-    return "\n".join([markdown(titles, cells), "", *reasons])
+    return "\n".join([format_markdown(titles, cells), "", *reasons])

@@ -128,7 +128,7 @@ def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
 def _sample_searchable(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
     """Yield random rows of a dataset's held-out split whose positions can be searched."""
     dataset = Dataset.open(directory)
-    split = next((split for split in ("val", "test") if dataset.has(split)), None)
+    split = next((split for split in ("val", "test") if dataset.has_rows(split)), None)
     if split is None:
         return
     batches = Batches([dataset], split, batch_size=4096, seed=seed, columns=HELD_OUT_COLUMNS)

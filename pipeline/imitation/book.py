@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.position_keys import hash_positions
 from pipeline.evaluation.charts import board_of, move_from_label
 from pipeline.evaluation.figures import paired_difference
 
@@ -41,7 +41,7 @@ def make_book(dataset: Dataset, splits: Sequence[str]) -> Book:
 
     parts = []
     for rows in _read_early(dataset, splits, "label", "game"):
-        key = position_keys(rows["planes"], rows["castling"])
+        key = hash_positions(rows["planes"], rows["castling"])
         columns = {name: rows[name] for name in ("label", "game", "ply")}
         parts.append(pl.DataFrame({"key": key, **columns}))
     if not parts:
@@ -65,7 +65,7 @@ def make_book(dataset: Dataset, splits: Sequence[str]) -> Book:
 def _read_early(dataset: Dataset, splits: Sequence[str], *columns: str) -> Any:
     """Yield the rows of the opening, one row group at a time."""
     names = ("planes", "castling", "ply", *columns)
-    for rows in (rows for split in splits for rows in dataset.rows(split, names)):
+    for rows in (rows for split in splits for rows in dataset.read_rows(split, names)):
         early_R = rows["ply"] < BOOK_PLIES
         yield {name: values[early_R] for name, values in rows.items()}
 
@@ -76,7 +76,7 @@ def _name_positions(
     """Return the counts by EPD and UCI move, from counts by key and label."""
     named: dict[int, tuple[str, dict[str, int]]] = {}
     for rows in _read_early(dataset, splits, "ep_file"):
-        for at, key in enumerate(position_keys(rows["planes"], rows["castling"]).tolist()):
+        for at, key in enumerate(hash_positions(rows["planes"], rows["castling"]).tolist()):
             if key in counts and key not in named:
                 columns = ("planes", "castling", "ep_file", "ply")
                 board = board_of(*(rows[name][at] for name in columns))

@@ -39,7 +39,7 @@ from pipeline.imitation.tune import fit_all, tune
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.job_folder import CHECKPOINT, IMITATION_REPORT, JobFolder
+from pipeline.storage.job_folder import CHECKPOINT_KIND, IMITATION_REPORT_KIND, JobFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def imitate(
     networks = [network for network in (base, stranger) if network is not None]
     for network in networks:
         read_card(network)
-    folder = JobFolder(out, CHECKPOINT, ConfigError, reads=networks)
+    folder = JobFolder(out, CHECKPOINT_KIND, ConfigError, reads=networks)
     folder.check()
     if (out / CARD_FILE).exists() and not work.exists():
         raise ConfigError(
@@ -92,7 +92,7 @@ def imitate(
             remedy="choose a new directory, or delete this one",
             code="taken",
         )
-    JobFolder(report, IMITATION_REPORT, ConfigError).check()
+    JobFolder(report, IMITATION_REPORT_KIND, ConfigError).check()
 
     def at(stage: str) -> Progress:
         return lambda tick: progress(replace(tick, stage=stage))
@@ -171,10 +171,10 @@ def _describe_player(players: Sequence[str], training_set: Dataset) -> dict[str,
 
     The rating is 0 if it is unknown.
     """
-    ratings = np.concatenate([rows["elo"] for rows in training_set.rows(LATEST, ("elo",))])
+    ratings = np.concatenate([rows["elo"] for rows in training_set.read_rows(LATEST, ("elo",))])
     known = ratings[ratings > 0]
     rating = min(4000, int(np.median(known))) if len(known) else 0
-    games = [rows["game"] for rows in training_set.rows("train", ("game",))]
+    games = [rows["game"] for rows in training_set.read_rows("train", ("game",))]
     return {
         "names": list(players),
         "rating": rating,

@@ -14,7 +14,7 @@ from engine.progress import Progress, Tick
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
-from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.position_keys import hash_positions
 from pipeline.evaluation.charts import board_of, move_from_label, san
 from pipeline.evaluation.figures import paired_difference
 from pipeline.evaluation.measure import (
@@ -61,7 +61,7 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
         figures = {name: every[name] for name in ("rank", "nll")}
         figures |= first_choice(logits_BL, figures["nll"], batch)
         figures |= {name: batch[name] for name in ("game", "ply", "result")}
-        figures["key"] = position_keys(batch["planes"], batch["castling"])
+        figures["key"] = hash_positions(batch["planes"], batch["castling"])
         tables.append(pl.DataFrame(figures))
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(at + len(batch["ply"]), count, "positions", {"top1": top1}))

@@ -11,13 +11,12 @@ from pipeline.evaluation.render import (
     UNKNOWN,
     format_nats,
     format_points,
-    publish_result,
     render,
     safe,
 )
 from pipeline.imitation.book import MIN_BOOK_GAMES, MIN_BOOK_SHARE
-from pipeline.storage.job_folder import IMITATION_REPORT
-from pipeline.storage.tables import markdown
+from pipeline.storage.job_folder import IMITATION_REPORT_KIND, publish_result
+from pipeline.storage.tables import format_markdown
 
 PARTS = {"all": "all moves", "late": "moves from the 12th on"}
 """Names in the report of the parts of the person's moves."""
@@ -34,13 +33,15 @@ def write_imitation(result: Result, out: Path) -> None:
     """Publish `report.json`, `report.txt` and `report.html`."""
     text, page = (imitation_text(result) + "\n").encode(), _imitation_page(result)
     files = {"report.txt": text, "report.html": page}
-    publish_result(out, IMITATION_REPORT, "report.json", result, files)
+    publish_result(out, IMITATION_REPORT_KIND, "report.json", result, files)
 
 
 def imitation_text(result: Result) -> str:
     """Return the report as text: two sentences or more, and a Markdown table."""
     columns = "network|moves|top-1|points (95 %)|nats (95 %)"
-    table = markdown(columns, ([row[name] for name in columns.split("|")] for row in _rows(result)))
+    table = format_markdown(
+        columns, ([row[name] for name in columns.split("|")] for row in _rows(result))
+    )
     return "\n".join((headline(result), explain(result), table))
 
 

@@ -81,7 +81,7 @@ def tune(
         TrainedWeights(weights, unseen)
         for weights, unseen in zip(fit.networks, fit.unseen, strict=False)
     ]
-    if dataset.has("val"):
+    if dataset.has_rows("val"):
         val = measure.read_rows(dataset, "val", fit.columns)
         trained.append(TrainedWeights(average(fit.networks), val))
     tables = _measure_shares(base, trained, progress, stop)
@@ -125,15 +125,15 @@ def fit_all(
 
 def merge_splits(dataset: Dataset) -> Dataset:
     """Return the dataset with the rows of all splits in its train split."""
-    files = [entry | {"split": entry["split"] and "train"} for entry in dataset.page["files"]]
-    count = dataset.page["positions"]["total"]
+    files = [entry | {"split": entry["split"] and "train"} for entry in dataset.manifest["files"]]
+    count = dataset.manifest["positions"]["total"]
     positions = {"total": count, "train": count, "val": 0, "test": 0}
-    return replace(dataset, page=dataset.page | {"files": files, "positions": positions})
+    return replace(dataset, manifest=dataset.manifest | {"files": files, "positions": positions})
 
 
 def _count_folds(dataset: Dataset) -> int:
     """Return the number of networks to train: several with few moves."""
-    return FOLDS if dataset.count("train") < MAX_FOLDED_ROWS else 1
+    return FOLDS if dataset.count_rows("train") < MAX_FOLDED_ROWS else 1
 
 
 class _Fit(NamedTuple):
@@ -162,7 +162,7 @@ def _train(
     folders = [out / str(fold) for fold in range(folds)]
     preset, unseen = started["preset"]["name"], list[Batch]()
     if folds == 1:
-        config = training_config(dataset.count("train"))
+        config = training_config(dataset.count_rows("train"))
         card = train_on([dataset], preset, config, folders[0], progress, stop, base, dict(player))
         cards = [_require_finished(card)]
     else:

@@ -27,9 +27,9 @@ from engine.encoding.views import LAST_MOVES
 from model.settings import Count, Share, settings
 from pipeline.dataset.files.columns import SPLITS, PlaneFormat
 from pipeline.dataset.files.kernels import PACKED_PIECE_WORDS, PACKED_WORDS, Records
-from pipeline.dataset.files.manifest import read_note
-from pipeline.dataset.files.shards import earlier_columns, game_numbers, write_packed
-from pipeline.dataset.hashing import splitmix64, unit_interval
+from pipeline.dataset.files.manifest import read_chunk_note
+from pipeline.dataset.files.shards import make_earlier_columns, make_game_column, write_packed_rows
+from pipeline.dataset.hashing import splitmix64, to_unit_interval
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
 from pipeline.ingest.examples import find_examples
@@ -49,7 +49,7 @@ from pipeline.ingest.games import NO_LABELS, Tagged, count_names, read_evaluatio
 from pipeline.ingest.games_table import games_table, write_options
 from pipeline.pgn import evaluation_rows, replay
 from pipeline.pgn.text import NO_EVAL
-from pipeline.storage.job_folder import DATASET, JobFolder
+from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 from pipeline.storage.stores import Publish, parse_path, publish_in_background, publish_json
 
 ROWS_VERSION = 2
@@ -114,7 +114,7 @@ class ChunkTask:
     @property
     def folder(self) -> JobFolder:
         """Return the folder of the dataset."""
-        return JobFolder(parse_path(self.out), DATASET, DatasetError)
+        return JobFolder(parse_path(self.out), DATASET_KIND, DatasetError)
 
 
 @cache
@@ -183,7 +183,7 @@ def _count_outcomes(status: NDArray[np.uint8], names: Sequence[str]) -> Counter[
 def assign_splits(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
     """Return the split of each game, an index into SPLITS, from the hash of its moves."""
     bounds = config.test_share, config.test_share + config.val_share
-    return (2 - np.searchsorted(bounds, unit_interval(identity), side="right")).astype(np.uint8)
+    return (2 - np.searchsorted(bounds, to_unit_interval(identity), side="right")).astype(np.uint8)
 
 
 def pack_rows(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
@@ -206,7 +206,7 @@ def _columns(
     game = rows["game"].astype(np.int64)
     elo_G2 = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535)
     elo_G2, black = elo_G2.astype(np.uint16), rows["black"]
-    columns["game"] = game_numbers(game, first_game)
+    columns["game"] = make_game_column(game, first_game)
     columns["elo"], columns["opponent_elo"] = elo_G2[game, black], elo_G2[game, 1 - black]
     # -1 becomes the largest value, which stands for null
     columns["base"] = tagged.games.base.astype(np.uint16)[game]
@@ -237,9 +237,9 @@ def _write_block(
         picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
         taken = Records(rows.view(replay.ROW, np.ndarray)).take(picked)
         columns = _columns(tagged, taken, task.chunk.first_game)
-        columns |= earlier_columns(earlier_RH, picked)
+        columns |= make_earlier_columns(earlier_RH, picked)
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
-        write = partial(write_packed, pack_rows(taken), columns, task.config.planes)
+        write = partial(write_packed_rows, pack_rows(taken), columns, task.config.planes)
         entries.append(asdict(publish(files, name, len(picked), write)) | {"split": split})
     return entries
 
@@ -254,7 +254,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     digest = hashlib.sha256(task.chunk.text).hexdigest()
     made_by = {"config": config_digest(task.config), "rows_version": ROWS_VERSION}
     if note.exists():
-        done = read_note(note)
+        done = read_chunk_note(note)
         if done["text_sha256"] != digest:
             raise OtherDumpError(
                 f"the dump has changed since this ingest began (chunk {task.chunk.index})",

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.storage.tables import escape, markdown_table
+from pipeline.storage.tables import escape_markdown, format_markdown_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 COUNTED_COLUMNS = ("split", "result", "time_control", "termination")
@@ -85,7 +85,9 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
     refused = ", ".join(
         f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items()
     )
-    sources = (f"- {escape(one['name'])}, sha256 `{one['sha256']}`" for one in manifest["sources"])
+    sources = (
+        f"- {escape_markdown(one['name'])}, sha256 `{one['sha256']}`" for one in manifest["sources"]
+    )
     parts = [
         f"# {manifest['positions']['total']:,} positions of {used:,} games",
         "\n".join(sources),
@@ -95,12 +97,12 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
         f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of "
         "the promotion to a queen. `fianchetto audit` counts duplicate positions, and test "
         "positions that also occur in train.",
-        "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
-        "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
-        "## Results (White's)\n\n" + markdown_table(games.shares("result", 3)),
-        "## Time controls\n\n" + markdown_table(games.shares("time_control", 12)),
-        "## Terminations\n\n" + markdown_table(games.shares("termination", 8)),
-        "## Dropped games\n\n" + (markdown_table(dropped) if dropped else "None."),
+        "## Splits, by a hash of each game's moves\n\n" + format_markdown_table(splits),
+        "## Ratings of players, lengths of games\n\n" + format_markdown_table(spread),
+        "## Results (White's)\n\n" + format_markdown_table(games.shares("result", 3)),
+        "## Time controls\n\n" + format_markdown_table(games.shares("time_control", 12)),
+        "## Terminations\n\n" + format_markdown_table(games.shares("termination", 8)),
+        "## Dropped games\n\n" + (format_markdown_table(dropped) if dropped else "None."),
         *([f"## Dropped positions of used games\n\n{refused}"] if refused else []),
     ]
     return "\n\n".join(parts) + "\n"

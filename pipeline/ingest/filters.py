@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from model.settings import Count, settings
-from pipeline.dataset.hashing import splitmix64, unit_interval
-from pipeline.dataset.strata import CLASSES, speed_class
+from pipeline.dataset.hashing import splitmix64, to_unit_interval
+from pipeline.dataset.strata import TIME_CLASSES, classify_speeds
 from pipeline.errors import ConfigError
 from pipeline.ingest.games import NO_LABELS, Tagged, map_values, match_texts
 from pipeline.pgn import replay, tags
 from pipeline.pgn.text import NO_EVAL
 
-SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
+SPEEDS = (*(name.lower() for name in TIME_CLASSES[:-1]), "correspondence")
 """Classes of time control; the last is for the TimeControl `-`, which Lichess writes for games
 without a clock."""
 TERMINATIONS = (
@@ -145,7 +145,7 @@ class GameColumns:
         """Return the class of the time control, one of SPEEDS, "" if unknown."""
         base = self.tagged.games.base
         unclocked = self._matches(tags.TIME_CONTROL, lambda control: control.strip() == "-")
-        classes = speed_class(base, self.tagged.increment)
+        classes = classify_speeds(base, self.tagged.increment)
         names = np.array((*SPEEDS, ""))
         return names[np.where(base >= 0, classes, np.where(unclocked, -2, -1))]
 
@@ -180,7 +180,7 @@ class GameColumns:
             span[1] = span[0] + len(whole[span[0] : span[1]].rstrip())
         hashes = np.zeros(len(spans), dtype=np.uint64)
         tags.hash_spans(self.text, spans, hashes)
-        return unit_interval(splitmix64(hashes, self.seed))
+        return to_unit_interval(splitmix64(hashes, self.seed))
 
     def has_eval(self) -> NDArray[np.bool_]:
         """Return whether the movetext of a kept game may contain an evaluation."""

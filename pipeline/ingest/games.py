@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from engine.board.position import WORDS, FenError, from_fen, parse_fen, position_from_board
-from pipeline.dataset.files.stored_planes import array_numbers
+from pipeline.dataset.files.stored_planes import to_numpy
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.pgn.text import DASHES, translate_movetext
@@ -103,7 +103,7 @@ def map_values(
     """Apply `read` to the text of each span, [G, ...]; equal texts are read once."""
     words = span_column(text, spans).dictionary_encode()
     values = [read(decode_value(word)) for word in words.dictionary.to_pylist()]
-    mapped: NDArray[Any] = np.array(values, dtype=dtype)[array_numbers(words.indices)]
+    mapped: NDArray[Any] = np.array(values, dtype=dtype)[to_numpy(words.indices)]
     return mapped
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import SPLITS
-from pipeline.dataset.files.stored_planes import number_array
+from pipeline.dataset.files.stored_planes import to_arrow
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS
 from pipeline.ingest.games import NO_LABELS, Tagged, numbers, span_column, tag_value
@@ -34,13 +34,13 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
 
 def _look_up(names: Sequence[str], indices: NDArray[Any], known: NDArray[np.bool_]) -> pa.Array:
     """Return a column of the names at `indices`, null if not `known`."""
-    numbers = number_array(indices.astype(np.int32), known)
+    numbers = to_arrow(indices.astype(np.int32), known)
     return pa.DictionaryArray.from_arrays(numbers, pa.array(names))
 
 
 def _ratings(values: NDArray[np.int32]) -> pa.Array:
     """Return a column of ratings, with null for 0."""
-    return number_array(values.clip(0, 65535).astype(np.uint16), values > 0)
+    return to_arrow(values.clip(0, 65535).astype(np.uint16), values > 0)
 
 
 def write_options(stored: pa.Schema) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def games_table(
     site = pc.replace_substring_regex(site, "(?s)^.*/", "")  # https://lichess.org/ZmSCR7xx
     date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
     columns = {
-        "source": number_array(np.full(count, chunk.source, dtype=np.uint16)),
-        "offset": number_array(chunk.offset + games.start[:-1]),
-        "length": number_array(np.diff(games.start).astype(np.uint32)),
+        "source": to_arrow(np.full(count, chunk.source, dtype=np.uint16)),
+        "offset": to_arrow(chunk.offset + games.start[:-1]),
+        "length": to_arrow(np.diff(games.start).astype(np.uint32)),
         "site": site,
         "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
         "date": _strings(text, date),
@@ -80,9 +80,9 @@ def games_table(
         "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
         "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
         "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
-        "result": number_array(games.result, np.abs(games.result) <= 1),
-        "plies": number_array(games.plies),
-        "identity": number_array(games.identity),
+        "result": to_arrow(games.result, np.abs(games.result) <= 1),
+        "plies": to_arrow(games.plies),
+        "identity": to_arrow(games.identity),
         "split": _look_up(SPLITS, split_G, used),
         "dropped": _look_up(GAME_STATUS, games.status, ~used),
     }

@@ -52,7 +52,7 @@ from pipeline.ingest.chunk import (
     release_buffers,
 )
 from pipeline.ingest.manifest import build_manifest, plain_config
-from pipeline.storage.job_folder import DATASET, JobFolder
+from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 from pipeline.storage.objects import fetch_version
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
@@ -100,7 +100,7 @@ def ingest(
         require_utf8(name)
     for name in sources:
         require_dump(name)
-    folder = JobFolder(out, DATASET, DatasetError, IngestError)
+    folder = JobFolder(out, DATASET_KIND, DatasetError, IngestError)
     with folder.lock():
         config = choose_chunk_size(config, sources, folder)
         manifest = _finished(folder, sources, config) or _ingest(
@@ -127,7 +127,7 @@ def choose_chunk_size(
         return config
     if folder is not None:
         is_made = (folder.out / MANIFEST).exists()
-        recorded = read_manifest(folder.out) if is_made else folder.identity() or {}
+        recorded = read_manifest(folder.out) if is_made else folder.read_identity() or {}
         if chunk_mib := recorded.get("config", {}).get("chunk_mib"):
             return replace(config, chunk_mib=chunk_mib)
     sizes = zip(sources, _sizes(sources), strict=True)
@@ -180,9 +180,9 @@ def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
         return False
     if is_url(name):
         version = fetch_version(name)
-        same = (entry["bytes"], entry.get("version")) == (version.size, version.name)
+        same = (entry["bytes"], entry.get("version")) == (version.size, version.tag)
         # without a version, the file may have been replaced under the same name
-        return same and version.name != ""
+        return same and version.tag != ""
     return name != STDIN and Path(name).is_file() and is_same_file(entry, Path(name))
 
 
@@ -198,11 +198,11 @@ def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> N
     }
     if any(map(is_url, sources)):  # local files are identified by the text of their chunks
         asked["dump_versions"] = [
-            fetch_version(name).name if is_url(name) else None for name in sources
+            fetch_version(name).tag if is_url(name) else None for name in sources
         ]
     # before the first chunk is done, nothing can be mixed
     begun = folder.has_notes()
-    if begun and (found := folder.differences(asked)):
+    if begun and (found := folder.list_differences(asked)):
         names = sorted({re.split(r"[. ]", text)[0] for text in found})
         is_other_dump = names in (["dump_versions"], ["rows_version"])
         refusal = OtherDumpError if is_other_dump else OtherSettingsError
@@ -211,7 +211,7 @@ def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> N
             remedy=f"delete it or {OTHER_OUT_REMEDY}",
         )
     folder.claim(asked, has_results=begun)
-    folder.make_notes()
+    folder.make_notes_folder()
 
 
 def _ingest(
@@ -256,7 +256,7 @@ def _ingest(
                 positions += value["rows"]
                 figures: dict[str, float] = {"positions": positions}
                 # exclude each worker's first chunk, which includes start-up and compilation
-                if number < engine.slots():
+                if number < engine.count_slots():
                     began = time.perf_counter()
                 else:
                     fresh += value["fresh_rows"]
@@ -292,9 +292,9 @@ def _make_error(status: str, value: Failure | None) -> Exception:
             remedy="try fewer --workers",
             code="workers",
         )
-    if value.system:
+    if value.is_system_error:
         return IngestError(f"{value.message}: {WORK_IS_KEPT}, run the same command to continue")
-    if value.mistake:
+    if value.is_user_error:
         is_other_dump = value.kind == OtherDumpError.__name__
         return (OtherDumpError if is_other_dump else DatasetError)(value.message)
     return RuntimeError(f"a worker failed: {value.message}\n{value.traceback}")

@@ -25,8 +25,8 @@ from pipeline.dataset.files.columns import (
     ROW_GROUP,
     SPLITS,
 )
-from pipeline.dataset.files.manifest import read_note
-from pipeline.dataset.files.verify_files import remember_files
+from pipeline.dataset.files.manifest import read_chunk_note
+from pipeline.dataset.files.verify_files import mark_files_verified
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import (
     OTHER_MACHINE_ERROR,
@@ -51,7 +51,7 @@ def read_notes(parts: Path) -> list[dict[str, Any]]:
     there = {path.name for path in parts.iterdir()} if parts.exists() else set()
     names = itertools.takewhile(there.__contains__, map(part_name, itertools.count()))
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(read_note, [parts / name for name in names]))
+        return list(pool.map(read_chunk_note, [parts / name for name in names]))
 
 
 def _merge_games(folder: JobFolder, count: int) -> tuple[dict[str, Any], GameCounts]:
@@ -169,5 +169,5 @@ def build_manifest(
     publish(folder.files, DATA_CARD_FILE, 0, lambda target: target.write(card))
     publish_json(folder.files, MANIFEST, manifest)
     folder.finish(MANIFEST)
-    remember_files(folder.out, manifest)
+    mark_files_verified(folder.out, manifest)
     return manifest

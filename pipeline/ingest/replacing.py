@@ -30,7 +30,7 @@ from pipeline.executors.local import Engine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.job_folder import BUILDING, MARKER, is_ignored
-from pipeline.storage.stores import folder_lock, hold_lock, is_local
+from pipeline.storage.stores import hold_lock, is_local, make_folder_lock
 
 
 def replace(
@@ -59,7 +59,7 @@ def replace(
     build = partial(ingest, [str(source)], new, config, engine=engine, progress=progress, stop=stop)
     damage: DamagedError | None = None
     busy = IngestError(f"another process is writing {out}: wait for it, then replace it")
-    with hold_lock(folder_lock(out), busy):
+    with hold_lock(make_folder_lock(out), busy):
         try:
             try:
                 manifest = build()

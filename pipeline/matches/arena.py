@@ -8,13 +8,12 @@ from typing import Any
 
 from engine.match import MatchError, PlayerError
 from engine.progress import Progress, Stop, never, silent
-from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import MatchFilesError, format_elo, play_match
 from pipeline.matches.players import make_player
-from pipeline.storage.job_folder import MATCHES, JobFolder
-from pipeline.storage.stores import publish_json
-from pipeline.storage.tables import markdown
+from pipeline.storage.job_folder import MATCHES_KIND, JobFolder
+from pipeline.storage.stores import publish_bytes, publish_json
+from pipeline.storage.tables import format_markdown
 
 ROW_FIELDS = (
     "a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los",
@@ -67,7 +66,7 @@ def play_matches(
     if len(set(names)) < len(names):
         names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
     folders = dict(zip(sides, names, strict=True))
-    folder = JobFolder(out, MATCHES, MatchFilesError, MatchError)
+    folder = JobFolder(out, MATCHES_KIND, MatchFilesError, MatchError)
     with folder.lock():
         folder.claim({})
         rows: list[dict[str, Any]] = []
@@ -83,7 +82,7 @@ def play_matches(
 
 def format_matches(rows: Sequence[dict[str, Any]]) -> str:
     """Format matches as a Markdown table: Elo with its 95 % interval, score and forfeits."""
-    return markdown(
+    return format_markdown(
         "player|opponent|Elo difference (95 %)|score|+ = -|forfeits",
         (
             (

@@ -39,11 +39,10 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import add_path_to_errors
 from pipeline.dumps.source import open_text
 from pipeline.errors import Stopped
-from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.players import make_player
-from pipeline.storage.job_folder import MATCH, JobFolder
-from pipeline.storage.stores import publish_json
+from pipeline.storage.job_folder import MATCH_KIND, JobFolder
+from pipeline.storage.stores import publish_bytes, publish_json
 
 FORMAT_VERSION = 1
 GAMES_FILE, PGN_FILE, SUMMARY_FILE = "games.jsonl", "games.pgn", "summary.json"
@@ -87,7 +86,7 @@ def play_match(
         "margin": config.margin,
         "ends_by": asdict(config.sprt) if config.early else None,
     }
-    folder = JobFolder(out, MATCH, MatchFilesError, MatchError)
+    folder = JobFolder(out, MATCH_KIND, MatchFilesError, MatchError)
     with folder.lock():
         folder.claim(identity)
         games = read_games(out)

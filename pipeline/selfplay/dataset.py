@@ -25,10 +25,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.columns import GAMES, SPLITS, PlaneFormat, schema
+from pipeline.dataset.files.columns import GAMES, SPLITS, PlaneFormat, make_schema
 from pipeline.dataset.files.kernels import Records
-from pipeline.dataset.files.shards import earlier_columns, game_numbers, rows_table, write_rows
-from pipeline.dataset.files.stored_planes import number_array
+from pipeline.dataset.files.shards import (
+    make_earlier_columns,
+    make_game_column,
+    make_rows_table,
+    write_rows,
+)
+from pipeline.dataset.files.stored_planes import to_arrow
 from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import IngestConfig, assign_splits, pack_rows, part_name
@@ -63,7 +68,7 @@ def build_dataset(
     `drawn` is the content of drawn.json (unused for games). `entries` are added to the manifest.
     """
     folder.discard()  # the files of a build that was killed
-    folder.make_notes()
+    folder.make_notes_folder()
     if config.plays_games:
         sources = [_encode_games(folder, journals, config).describe()]
     else:
@@ -117,8 +122,8 @@ def _encode_chunk(
     rows_S = np.array([search.row for search in searches], dtype=np.int64)
     searched = Records(rows.view(pgn.ROW, np.ndarray)).take(rows_S)
     columns = {name: searched[name] for name in pgn.REPLAYED}
-    columns |= earlier_columns(pgn.earlier_moves(rows, filled, config.history), rows_S)
-    columns["game"] = game_numbers(searched["game"], chunk.first_game)
+    columns |= make_earlier_columns(pgn.earlier_moves(rows, filled, config.history), rows_S)
+    columns["game"] = make_game_column(searched["game"], chunk.first_game)
     packed_SW, splits_G = pack_rows(searched), assign_splits(tagged.games.identity, config)
     files = []
     for number, split in enumerate(SPLITS):
@@ -188,7 +193,7 @@ def _write_shard(
     simulations_S = np.array([search.simulations for search in searches]).clip(max=MAX_SIMULATIONS)
     shuffled = {name: column[order_S] for name, column in columns.items()}
     shuffled |= {"root_value": values_S2[:, 0], "best_value": values_S2[:, 1]}
-    table = rows_table(packed_SW[order_S], shuffled | {"simulations": simulations_S}, planes)
+    table = make_rows_table(packed_SW[order_S], shuffled | {"simulations": simulations_S}, planes)
     index = table.schema.get_field_index("visits")
     table = table.set_column(index, table.schema.field(index), _make_visits_column(searches))
     file = publish(path.parent, path.name, len(table), partial(write_rows, table))
@@ -199,14 +204,14 @@ def _write_shard(
 
 def _make_visits_column(searches: Sequence[StoredSearch]) -> pa.Array:
     """Return the column `visits`: labels and their visit shares, normalized to sum to 1."""
-    kind = schema().field("visits").type
+    kind = make_schema().field("visits").type
     lengths_S = np.array([len(search.labels) for search in searches], dtype=np.int64)
     offsets = np.r_[0, np.cumsum(lengths_S)].astype(np.int32)
     labels = np.array([label for search in searches for label in search.labels], dtype=np.uint16)
     shares = np.array([share for search in searches for share in search.shares], dtype=np.float64)
     shares /= np.repeat(np.add.reduceat(shares, offsets[:-1]), lengths_S)
     moves = pa.StructArray.from_arrays(
-        [number_array(labels), number_array(shares.astype(np.float32))],
+        [to_arrow(labels), to_arrow(shares.astype(np.float32))],
         fields=list(kind.value_type),
     )
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), moves, type=kind)

@@ -36,10 +36,10 @@ from engine.progress import Progress, Stop, Tick
 from pipeline.dataset.dataset import Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS, GAMES
 from pipeline.dataset.files.games import GAMES_COLUMNS
-from pipeline.dataset.files.shards import Batch, open_shard, rows_table, write_rows
-from pipeline.dataset.files.stored_planes import pack, row_positions
-from pipeline.dataset.hashing import splitmix64, unit_interval
-from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.files.shards import Batch, make_rows_table, open_shard, write_rows
+from pipeline.dataset.files.stored_planes import pack_planes, row_positions
+from pipeline.dataset.hashing import splitmix64, to_unit_interval
+from pipeline.dataset.position_keys import hash_positions
 from pipeline.errors import Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.storage.stores import publish, publish_json
@@ -109,9 +109,11 @@ def draw_positions(
         drawn: dict[str, Any] = json.loads((folder / DRAWN_FILE).read_bytes())
         return drawn
     opened = (Dataset.open(directory, progress, stop) for directory in datasets)
-    members = [part for dataset in opened for part in dataset.parts if part.has("train")]
+    members = [part for dataset in opened for part in dataset.parts if part.has_rows("train")]
     shards = [
-        (number, shard) for number, part in enumerate(members) for shard in part.shards("train")
+        (number, shard)
+        for number, part in enumerate(members)
+        for shard in part.list_shards("train")
     ]
     chosen = _draw_candidates(members, shards, config, progress, stop)
     # if there are too few positions, random moves are played several times from the same position
@@ -137,7 +139,7 @@ def draw_positions(
     if config.source == "near":
         play_random_moves(rows, config.seed, progress, stop)
         rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT_COLUMNS}
-    table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
+    table = make_rows_table(pack_planes(rows.pop("planes"), rows), rows, "compact")
     games_table, sources = _select_games(games, members)
     write_games = partial(pq.write_table, games_table, compression="zstd")
     publish(folder, GAMES, len(games), write_games)
@@ -180,8 +182,8 @@ def _draw_candidates(
     """Draw up to `config.count` candidates, as few per game as possible: these are correlated."""
     games = 0.0
     for dataset in members:
-        positions = dataset.page["positions"]
-        games += dataset.page["games"]["used"] * positions["train"] / max(positions["total"], 1)
+        positions = dataset.manifest["positions"]
+        games += dataset.manifest["games"]["used"] * positions["train"] / max(positions["total"], 1)
     per_game, before = max(1, math.ceil(config.count / max(games, 1.0))), -1
     while True:
         candidates = _collect_candidates(shards, per_game, config.seed, progress, stop)
@@ -225,12 +227,12 @@ def _make_candidates(rows: Batch, shard: int, group: int, member: int, seed: int
     candidates["shard"], candidates["group"], candidates["row"] = shard, group, late_C
     candidates["game"] = rows["game"][late_C].astype(np.uint64) | np.uint64(member << 32)
     planes_CP, eval_C = rows["planes"][late_C], rows["eval"][late_C].astype(np.int32)
-    candidates["key"] = position_keys(planes_CP, rows["castling"][late_C])
+    candidates["key"] = hash_positions(planes_CP, rows["castling"][late_C])
     candidates["phase"] = classify_phases(rows["ply"][late_C], planes_CP)
     hash_C = splitmix64(candidates["game"], seed) ^ rows["ply"][late_C].astype(np.uint64)
     decided_C = (eval_C != BATCH_SENTINELS["eval"]) & (np.abs(eval_C) >= DECIDED_CENTIPAWNS)
     weight_C = np.where(decided_C, DECIDED_WEIGHT, 1.0)
-    candidates["draw"] = -np.log1p(-unit_interval(splitmix64(hash_C, seed))) / weight_C
+    candidates["draw"] = -np.log1p(-to_unit_interval(splitmix64(hash_C, seed))) / weight_C
     return candidates
 
 
@@ -256,7 +258,7 @@ def _choose_positions(pool: NDArray[Any], count: int, per_game: int, seed: int) 
     shares = np.array(list(PHASE_SHARES.values()))
     hash_C = splitmix64(splitmix64(pool["game"], seed + 1) ^ pool["phase"].astype(np.uint64), seed)
     # order the phases of each game at random, weighted by their shares
-    phase_draw_C = -np.log1p(-unit_interval(hash_C)) / shares[pool["phase"]]
+    phase_draw_C = -np.log1p(-to_unit_interval(hash_C)) / shares[pool["phase"]]
     order_C = np.lexsort((pool["draw"], phase_draw_C, pool["game"]))
     pool = pool[order_C[rank_in_group(pool["game"][order_C]) < per_game]]
     shuffle_C = splitmix64(pool["key"] ^ splitmix64(pool["game"]), seed)
@@ -300,12 +302,12 @@ def _select_games(
     for number, dataset in enumerate(members):
         in_dataset = games_G[games_G >> np.uint64(32) == number] & np.uint64(0xFFFF_FFFF)
         numbers = in_dataset.astype(np.int64)
-        for first, table in dataset.games(tuple(GAMES_COLUMNS)):
+        for first, table in dataset.read_games(tuple(GAMES_COLUMNS)):
             in_table = numbers[(numbers >= first) & (numbers < first + len(table))] - first
             part = table.take(pa.array(in_table))
             shifted = pa.array(part["source"].to_numpy() + len(sources), pa.uint16())
             parts.append(part.set_column(part.schema.get_field_index("source"), "source", shifted))
-        sources += dataset.page["sources"]
+        sources += dataset.manifest["sources"]
     return pa.concat_tables(parts).combine_chunks(), sources
 
 

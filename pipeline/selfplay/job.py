@@ -46,7 +46,7 @@ from pipeline.selfplay.dataset import (
 )
 from pipeline.selfplay.draw import DRAWN_FILE, draw_positions, identify_datasets
 from pipeline.selfplay.worker import JournalCounter, Journals, Task, read_journals, run_task
-from pipeline.storage.job_folder import SELFPLAY, JobFolder
+from pipeline.storage.job_folder import SELFPLAY_KIND, JobFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def explore(
         )
     identity = _identify_generation(checkpoint, config, datasets, lineage)
     reads = [path for path in (*datasets, checkpoint) if path is not None]
-    folder = JobFolder(out, SELFPLAY, ExploreError, reads=reads)
+    folder = JobFolder(out, SELFPLAY_KIND, ExploreError, reads=reads)
     with folder.lock():
         journal = out.absolute() / folder.journal.name
         # until there are results, the job may be restarted with other settings
@@ -288,10 +288,10 @@ def _run_workers(
     announce_worker_compiling("puct")
     try:
         if engine is not None:
-            with engine.connected():
+            with engine.connect():
                 device = ONNX_DEVICE if task.config.device == ONNX_DEVICE else "cpu"
                 remote = replace(task, owner=None, config=replace(task.config, device=device))
-                _run_processes(remote, min(engine.slots(), items), engine, report, stop)
+                _run_processes(remote, min(engine.count_slots(), items), engine, report, stop)
         elif (processes := min(workers or _default_processes(task), items)) == 1:
             run_task(task, report, stop)
         else:
@@ -347,6 +347,6 @@ def _make_error(status: str, failure: Failure | None) -> Exception:
         return ExploreError(
             f"a process was killed three times (out of memory?): try fewer --workers; {remedy}"
         )
-    if failure.system or failure.mistake:
+    if failure.is_system_error or failure.is_user_error:
         return ExploreError(f"{failure.message}: {remedy}")
     return RuntimeError(f"a process failed: {failure.message}\n{failure.traceback}")

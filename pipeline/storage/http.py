@@ -1,9 +1,9 @@
 """Read a file from the web in order, and resume after a broken connection.
 
 urllib3's Retry counts the attempts and computes the waits, but it neither covers the body of a
-response nor polls `stop`, so the requests are repeated here. A resuming request sends a strong ETag
-in If-Range (RFC 9110 section 13.1.5), and the response must repeat it, so bytes of two versions of
-a file are never mixed. Without a strong ETag, a broken download is not resumed.
+response nor polls `stop`, so requests are repeated here. A resuming request sends a strong ETag in
+If-Range (RFC 9110 section 13.1.5), and the response must repeat it, so bytes of two versions of a
+file are never mixed. Without a strong ETag, a broken download is not resumed.
 """
 
 import re
@@ -20,28 +20,28 @@ from pipeline.errors import ConfigError, FetchError, SourceChangedError, Stopped
 if TYPE_CHECKING:
     import requests
 
-BLOCK = 1 << 18
+MAX_READ_BYTES = 1 << 18
 """Maximum number of bytes that one read of a connection returns."""
-REDIRECTS = 10
-ATTEMPTS = 6
-"""Maximum consecutive failed requests before giving up."""
+MAX_REDIRECTS = 10
+MAX_ATTEMPTS = 6
+"""Maximum number of failed requests in a row."""
 CONNECT_SECONDS, STALL_SECONDS = 15.0, 60.0
 """Timeouts for connecting and for the next byte, in seconds."""
-BACKOFF = 1.0
-"""Backoff factor between requests, as in urllib3's Retry: waits of 0, 2, 4, 8 ... times this."""
-MAX_WAIT = 300.0
-"""Maximum wait in seconds; if the server asks for more, the request fails."""
+BACKOFF_FACTOR = 1.0
+"""Backoff factor of urllib3's Retry: the waits in seconds are 0, 2, 4, 8 ... times this."""
+MAX_WAIT_SECONDS = 300.0
+"""Maximum wait between requests; if the server asks for more, the request fails."""
 
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-_PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})")
+_RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteVersion:
-    """Properties that identify a version of a remote file."""
+    """Size, ETag and time that identify a version of a remote file."""
 
     size: int | None = None
-    """Bytes; None if the server does not send it."""
+    """Number of bytes; None if the server does not send it."""
     etag: str = ""
     modified: str = ""
     """Time of the last change, as sent by the server."""
@@ -52,18 +52,18 @@ class RemoteVersion:
         return "" if self.etag.startswith("W/") else self.etag
 
     @property
-    def name(self) -> str:
-        """ETag, else the time of the last change."""
+    def tag(self) -> str:
+        """ETag or, without one, the time of the last change."""
         return self.etag or self.modified
 
-    def differs(self, other: "RemoteVersion") -> bool:
-        """Return whether this is certainly a different version."""
-        pairs = ((self.size, other.size), (self.name or None, other.name or None))
+    def differs_from(self, other: "RemoteVersion") -> bool:
+        """Return whether the two are certainly different versions."""
+        pairs = ((self.size, other.size), (self.tag or None, other.tag or None))
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
-class _BrokenError(Exception):
-    """A failed request that may be retried, after `wait` seconds if the server set a delay."""
+class _TransientError(Exception):
+    """A request failed and may be retried, after `wait` seconds if the server set a delay."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -75,8 +75,8 @@ def is_web(name: str) -> bool:
     return name.startswith(("https://", "http://"))
 
 
-def file_name(url: str) -> str:
-    """Return the last part of a URL's path; raises ConfigError."""
+def parse_file_name(url: str) -> str:
+    """Return the last part of a URL's path, decoded; raises ConfigError for an invalid URL."""
     try:
         return unquote(urlsplit(url).path.rpartition("/")[2])
     except ValueError as error:
@@ -84,14 +84,14 @@ def file_name(url: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without user, password and query, which may be secrets."""
+    """Remove user, password and query from a URL, since they may be secrets."""
     return re.sub("//[^/]*@", "//", re.split("[?#]", url)[0])
 
 
 class WebFile:
-    """A file on the web.
+    """A file on the web, read in order; broken connections are resumed.
 
-    To continue an earlier read at byte `begin`, give its `version`. Methods raise FetchError if the
+    To continue an earlier read at byte `begin`, pass its `version`. Methods raise FetchError if the
     file cannot be read, SourceChangedError if it was replaced or cannot be resumed, and Stopped.
     """
 
@@ -100,8 +100,8 @@ class WebFile:
     ) -> None:
         self.url, self.stop, self.position = url, stop, begin
         self.version = version or RemoteVersion()
-        self._body: requests.Response | None = None
-        self._session = _session()
+        self._response: requests.Response | None = None
+        self._session = _make_session()
 
     def open(self) -> RemoteVersion:
         """Send the first request and return the version of the file."""
@@ -110,34 +110,34 @@ class WebFile:
         return self.version
 
     def read(self, count: int) -> bytes:
-        """Return up to `count` bytes as they arrive, none at the end of the file."""
-        data: bytes = self._retry(lambda: self._receive(min(count, BLOCK)))
+        """Return up to `count` bytes as they arrive; b"" at the end of the file."""
+        data: bytes = self._retry(lambda: self._receive(min(count, MAX_READ_BYTES)))
         self.position += len(data)
         return data
 
     def close(self) -> None:
         """Close the connection."""
-        if self._body is not None:
-            self._body.close()
-        self._body = None
+        if self._response is not None:
+            self._response.close()
+        self._response = None
 
     def _is_at_end(self) -> bool:
         return self.position > 0 and self.position == self.version.size
 
     def _receive(self, count: int) -> bytes:
-        """Return bytes of the body; raises _BrokenError if it ends too early."""
+        """Return bytes of the response's body; raises _TransientError if it ends too early."""
         if self._is_at_end():
             return b""
-        if self._body is None:
+        if self._response is None:
             self._request()
-        assert self._body is not None
-        data = bytes(self._body.raw.read1(count, decode_content=False))
+        assert self._response is not None
+        data = bytes(self._response.raw.read1(count, decode_content=False))
         if not data and self.version.size:
-            raise _BrokenError(f"the stream ended before byte {self.version.size:,}")
+            raise _TransientError(f"the stream ended before byte {self.version.size:,}")
         return data
 
     def _request(self) -> None:
-        """Request the bytes from the current position on; raises _BrokenError to try again."""
+        """Request the bytes from the current position on; raises _TransientError to be retried."""
         name, begin, validator = redact_url(self.url), self.position, self.version.validator
         if begin and not validator:
             raise SourceChangedError(
@@ -145,30 +145,29 @@ class WebFile:
                 "sends no strong ETag: try again, or download it by other means"
             )
         headers = {"Range": f"bytes={begin}-", "If-Range": validator} if begin else {}
-        self._body = answer = self._answer(headers)
-        status = answer.status_code
-        if status in _RETRIED:
-            raise _BrokenError(f"the server answered {status}", _retry_after(answer))
+        self._response = response = self._send(headers)
+        status = response.status_code
+        if status in _RETRIED_STATUSES:
+            raise _TransientError(f"the server answered {status}", _parse_retry_after(response))
         if status not in (200, 206, 416):
             hint = ": there is no such file" if status in (404, 410) else ""
             raise FetchError(f"{name}: the server answered {status}{hint}")
-        found, start = _describe(answer)
-        is_proven = not begin or (status == 206 and found.validator == validator)
-        if not is_proven or self.version.differs(found):
+        found, start = _parse_response(response)
+        is_same_file = not begin or (status == 206 and found.validator == validator)
+        if not is_same_file or self.version.differs_from(found):
             raise SourceChangedError(
                 f"{name} was replaced by another version, or its server cannot resume it"
             )
         if start != begin or status != (206 if begin else 200):
-            raise _BrokenError("the server did not send the requested bytes")
-        if not answer.raw.chunked and answer.raw.length_remaining is None:
+            raise _TransientError("the server did not send the requested bytes")
+        if not response.raw.chunked and response.raw.length_remaining is None:
             raise FetchError(
-                f"{name}: the server sends no size and no end mark, so a broken connection "
+                f"{name}: the server sends neither a size nor an end mark, so a broken connection "
                 f"would go unnoticed: download it by other means and check it"
             )
         self.version = found
 
-    def _answer(self, headers: dict[str, str]) -> "requests.Response":
-        """Return the response after all redirects."""
+    def _send(self, headers: dict[str, str]) -> "requests.Response":
         import requests
 
         self.close()
@@ -177,28 +176,30 @@ class WebFile:
             return self._session.get(self.url, headers=headers, stream=True, timeout=timeout)
         except FetchError:
             raise
-        # requests' and urllib3's errors about invalid addresses are ValueErrors
+        # the errors of requests and urllib3 for invalid URLs are ValueErrors
         except (requests.TooManyRedirects, requests.exceptions.SSLError, ValueError) as error:
             name = redact_url(self.url)
-            raise FetchError(f"{name} cannot be opened: {_reason(error)}") from error
+            raise FetchError(f"{name} cannot be opened: {_describe_error(error)}") from error
 
     def _retry(self, request: Callable[[], Any]) -> Any:
-        """Repeat a request until it succeeds or the attempts are used up."""
+        """Repeat a request until it succeeds or has failed MAX_ATTEMPTS times in a row."""
         from urllib3.exceptions import HTTPError, MaxRetryError
         from urllib3.util import Retry
 
         name = redact_url(self.url)
-        retries = Retry(total=ATTEMPTS - 1, backoff_factor=BACKOFF, backoff_max=MAX_WAIT)
+        retries = Retry(
+            total=MAX_ATTEMPTS - 1, backoff_factor=BACKOFF_FACTOR, backoff_max=MAX_WAIT_SECONDS
+        )
         while True:
             if self.stop():
                 raise Stopped("stopped; run the same command to continue")
             try:
                 return request()
-            # requests' errors are OSErrors
-            except (_BrokenError, OSError, HTTPError) as error:
+            # the errors of requests are OSErrors
+            except (_TransientError, OSError, HTTPError) as error:
                 self.close()
-                reason, wait = _reason(error), getattr(error, "wait", None)
-                if wait is not None and wait > MAX_WAIT:
+                reason, wait = _describe_error(error), getattr(error, "wait", None)
+                if wait is not None and wait > MAX_WAIT_SECONDS:
                     raise FetchError(
                         f"{name}: {reason} and asks to wait {wait:,.0f} seconds: try again later"
                     ) from error
@@ -206,62 +207,63 @@ class WebFile:
                     retries = retries.increment("GET", name, error=error)
                 except MaxRetryError:
                     raise FetchError(
-                        f"{name}: gave up at byte {self.position:,} after {ATTEMPTS} failed "
+                        f"{name}: gave up at byte {self.position:,} after {MAX_ATTEMPTS} failed "
                         f"attempts in a row ({reason})"
                     ) from error
             wait_unless_stopped(retries.get_backoff_time() if wait is None else wait, self.stop)
 
 
 def wait_unless_stopped(seconds: float, stop: Stop) -> None:
-    """Wait `seconds`; return early if `stop` returns true."""
+    """Wait `seconds`, or until `stop` returns True."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stop():
         time.sleep(min(left, 0.2))
 
 
-def _session() -> "requests.Session":
-    """Return a session without compression that uses the environment's proxies and certificates."""
+def _make_session() -> "requests.Session":
+    """Return a session that asks for uncompressed bodies and limits redirects."""
     import requests
 
     session = requests.Session()
-    session.max_redirects = REDIRECTS
+    session.max_redirects = MAX_REDIRECTS
     session.hooks["response"].append(_refuse_unencrypted)
     agent = "fianchetto (chess datasets)"
     session.headers.update({"User-Agent": agent, "Accept-Encoding": "identity"})
     return session
 
 
-def _refuse_unencrypted(answer: "requests.Response", **_: object) -> None:
+def _refuse_unencrypted(response: "requests.Response", **_: object) -> None:
     """Raise FetchError for a redirect from https to another scheme, before it is followed."""
-    target = urljoin(answer.url, answer.headers.get("Location", ""))
-    if answer.is_redirect and answer.url.startswith("https:") and not target.startswith("https:"):
-        name = redact_url(answer.url)
+    target = urljoin(response.url, response.headers.get("Location", ""))
+    was_encrypted = response.url.startswith("https:")
+    if response.is_redirect and was_encrypted and not target.startswith("https:"):
+        name = redact_url(response.url)
         raise FetchError(f"{name} redirects to an unencrypted URL, which is not followed")
 
 
-def _describe(answer: "requests.Response") -> tuple[RemoteVersion, int]:
-    """Return the version of a response's file and the offset of its body, -1 if unknown."""
-    headers, start, size = answer.headers, 0, answer.raw.length_remaining
-    if answer.status_code != 200:
-        part = _PART.fullmatch(headers.get("Content-Range", "").strip())
+def _parse_response(response: "requests.Response") -> tuple[RemoteVersion, int]:
+    """Return the version of a response's file, and the offset of the body in it (-1: unknown)."""
+    headers, start, size = response.headers, 0, response.raw.length_remaining
+    if response.status_code != 200:
+        part = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", "").strip())
         start, size = (int(part[1]), int(part[2])) if part else (-1, None)
     etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
     return RemoteVersion(size=size, etag=etag, modified=modified), start
 
 
-def _retry_after(answer: "requests.Response") -> float | None:
-    """Return the seconds in Retry-After, None if it is missing or invalid."""
+def _parse_retry_after(response: "requests.Response") -> float | None:
+    """Return the seconds of the Retry-After header; None if it is missing or invalid."""
     from urllib3.exceptions import InvalidHeader
     from urllib3.util import Retry
 
     with suppress(ValueError, OverflowError, InvalidHeader):
-        return Retry().get_retry_after(answer.raw)
+        return Retry().get_retry_after(response.raw)
     return None
 
 
-def _reason(error: BaseException) -> str:
-    """Describe briefly why a request failed, without the URL, which may contain a secret."""
-    if isinstance(error, _BrokenError):
+def _describe_error(error: BaseException) -> str:
+    """Describe briefly why a request failed, without its URL, which may contain a secret."""
+    if isinstance(error, _TransientError):
         return str(error)
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner

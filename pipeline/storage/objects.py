@@ -1,9 +1,9 @@
 """Read remote files without storing them.
 
-`open_remote` reads a web file (pipeline/storage/http.py) or an object in order, and RangeFile reads
-anywhere. A store's driver handles retries, read-ahead and ranges. An ObjectFile compares the
-version after a failed read and after the last one, to detect that the object was replaced; the user
-of a RangeFile does it at the end (pipeline/dumps/source.py).
+`open_remote` opens a web file (pipeline/storage/http.py) or an object to be read in order, and a
+RangeFile reads at any offset. A store's driver handles retries, read-ahead and ranges. An
+ObjectFile compares the version after a failed read and after the last read, to detect that the
+object was replaced; the user of a RangeFile compares it at the end (pipeline/dumps/source.py).
 """
 
 import io
@@ -15,19 +15,19 @@ from typing import Any, cast
 from engine.progress import Stop, never
 from pipeline.errors import FetchError, SourceChangedError
 from pipeline.storage.http import RemoteVersion, WebFile, is_web, redact_url
-from pipeline.storage.stores import is_url, one_line, parse_path, store_errors
+from pipeline.storage.stores import is_url, list_store_errors, parse_path, shorten_error
 
-BLOCK = 1 << 23
-"""Bytes of an object per request."""
-REPLACED = "was replaced by another version while it was read: run the command again"
+REQUEST_BYTES = 1 << 23
+"""Bytes of an object that one request reads."""
+REPLACED_MESSAGE = "was replaced by another version while it was read: run the command again"
 MAX_CACHED_READS = 3
-"""Number of recent reads of a RangeFile to cache: a column is read twice if its dictionary is
-checked first."""
+"""Number of recent reads that a RangeFile caches, since pyarrow reads a column twice if its
+dictionary is checked first."""
 VERSION_KEYS = (
     *("ETag", "etag", "blob_id", "generation", "md5Hash"),
     *("LastModified", "updated", "mtime", "created"),
 )
-"""Drivers' names for the version or time of an object, in order of preference."""
+"""Keys under which drivers report the version or time of an object, in order of preference."""
 
 
 def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
@@ -43,37 +43,35 @@ def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
 
 
 def fetch_version(name: str, stop: Stop = never) -> RemoteVersion:
-    """Return the version of a remote file; raises the errors of `open_remote`."""
+    """Return the version of a remote file; raises the same errors as `open_remote`."""
     if not is_web(name):
-        return _version_of(name)
+        return _fetch_object_version(name)
     with closing(WebFile(name, stop)) as web:
         return web.open()
 
 
 def list_files(name: str, suffix: str) -> list[str]:
-    """Return the files with a suffix below a store's prefix, sorted; [] for other names."""
+    """Return the URLs of the files with a suffix below a prefix of a store; [] for other names."""
     if not is_url(name) or is_web(name):
         return []
     path = cast("Any", parse_path(name))
     with _convert_errors(name):
-        below = path.fs.find(path.path) if path.fs.isdir(path.path) else []
+        keys = path.fs.find(path.path) if path.fs.isdir(path.path) else []
     scheme = name.partition("://")[0]
-    return sorted(f"{scheme}://{found.lstrip('/')}" for found in below if found.endswith(suffix))
+    return sorted(f"{scheme}://{key.lstrip('/')}" for key in keys if key.endswith(suffix))
 
 
 @contextmanager
 def _convert_errors(name: str) -> Iterator[None]:
-    """Convert the errors of a store to a one-line FetchError."""
     try:
         yield
     except FileNotFoundError as error:
         raise FetchError(f"{redact_url(name)} does not exist") from error
-    except store_errors() as error:
-        raise FetchError(f"{redact_url(name)} cannot be read: {one_line(error)}") from error
+    except list_store_errors() as error:
+        raise FetchError(f"{redact_url(name)} cannot be read: {shorten_error(error)}") from error
 
 
-def _version_of(name: str) -> RemoteVersion:
-    """Return an object's version from its driver's metadata."""
+def _fetch_object_version(name: str) -> RemoteVersion:
     path = cast("Any", parse_path(name))
     with _convert_errors(name):
         info: dict[str, Any] = path.fs.info(path.path)
@@ -90,30 +88,32 @@ class ObjectFile:
     """An object in a store, read in order."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.version = name, _version_of(name)
+        self.name, self.version = name, _fetch_object_version(name)
         path = cast("Any", parse_path(name))
         with _convert_errors(name):
-            self._file = path.fs.open(path.path, "rb", block_size=BLOCK, cache_type="readahead")
+            self._file = path.fs.open(
+                path.path, "rb", block_size=REQUEST_BYTES, cache_type="readahead"
+            )
 
     def read(self, count: int) -> bytes:
-        """Return up to `count` bytes, none at the end."""
+        """Return up to `count` bytes; b"" at the end."""
         try:
             with _convert_errors(self.name):
                 data: bytes = self._file.read(count)
         except FetchError:
-            self._require_version()
+            self._require_unchanged()
             raise
         if self._file.tell() == self.version.size:
-            self._require_version()
+            self._require_unchanged()
         elif not data:
             raise FetchError(
                 f"{redact_url(self.name)} ended early, at byte {self._file.tell():,}: try again"
             )
         return data
 
-    def _require_version(self) -> None:
-        if self.version.differs(_version_of(self.name)):
-            raise SourceChangedError(f"{redact_url(self.name)} {REPLACED}")
+    def _require_unchanged(self) -> None:
+        if self.version.differs_from(_fetch_object_version(self.name)):
+            raise SourceChangedError(f"{redact_url(self.name)} {REPLACED_MESSAGE}")
 
     def close(self) -> None:
         """Close the object."""
@@ -124,7 +124,10 @@ class RangeFile(io.RawIOBase):
     """A seekable remote file, one request per read. Raises FetchError and Stopped."""
 
     def __init__(self, name: str, version: RemoteVersion, stop: Stop = never) -> None:
-        """Open this version of a file on the web or of an object in a store."""
+        """Open the given version of a web file or of an object.
+
+        Raises FetchError if its server cannot send parts of that version.
+        """
         if version.size is None or (is_web(name) and not version.validator):
             raise FetchError(
                 f"{redact_url(name)} cannot be read in parts, since its server does not send a "
@@ -140,11 +143,11 @@ class RangeFile(io.RawIOBase):
                 self._object = path.fs.open(path.path, "rb", cache_type="none")
 
     def readable(self) -> bool:
-        """Return True: pyarrow asks."""
+        """Return True, which pyarrow requires."""
         return True
 
     def seekable(self) -> bool:
-        """Return True: pyarrow asks."""
+        """Return True, which pyarrow requires."""
         return True
 
     def tell(self) -> int:
@@ -156,11 +159,11 @@ class RangeFile(io.RawIOBase):
         self.position = offset + (0, self.position, self._size)[whence]
         return self.position
 
-    def readinto(self, space: Any) -> int:
-        """Read into `space` and return the number of bytes, fewer at the end of the file."""
-        wanted = min(len(space), self._size - self.position)
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` and return the number of bytes, which is smaller at the end of the file."""
+        wanted = min(len(buffer), self._size - self.position)
         data = self._read_range(self.position, wanted) if wanted > 0 else b""
-        space[: len(data)] = data
+        buffer[: len(data)] = data
         self.position += len(data)
         return len(data)
 

@@ -43,7 +43,7 @@ def export_checkpoint(
             calibration = playout_rows(CALIBRATION_POSITIONS, seed=1)
     else:
         dataset = Dataset.open(positions)
-        split = "test" if dataset.has("test") else "train"
+        split = "test" if dataset.has_rows("test") else "train"
         batches = _open_batches(dataset, split, COMPARED_POSITIONS)
         compared = next(batches.sample(COMPARED_POSITIONS))
         if int8:  # the first shuffled row group, because a random sample reads the whole split

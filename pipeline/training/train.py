@@ -14,7 +14,7 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Shares
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS, relative_to_cwd
-from pipeline.storage.job_folder import CHECKPOINT, JobFolder
+from pipeline.storage.job_folder import CHECKPOINT_KIND, JobFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -28,21 +28,21 @@ def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
     """Return the entry of training data in a checkpoint's card, with each dataset's hash."""
     opened = [Dataset.open(path) for path in positions]
     training_sets = [
-        {"name": data.name, "sha256": data.identity, "positions": data.page["positions"]}
+        {"name": data.name, "sha256": data.identity, "positions": data.manifest["positions"]}
         for data in opened
         if data.joined
     ]
-    parts = [part for data in opened for part in data.parts if part.has("train")]
+    parts = [part for data in opened for part in data.parts if part.has_rows("train")]
     datasets = [
         {
             "name": part.name,
             "manifest_sha256": part.identity,
             "sources": [
                 {key: source.get(key) for key in ("name", "sha256")}
-                for source in part.page["sources"]
+                for source in part.manifest["sources"]
             ],
             "held_out": part.held_out,
-            "positions": part.page["positions"],
+            "positions": part.manifest["positions"],
         }
         for part in parts
     ]
@@ -148,7 +148,7 @@ def train_on(
     # with `progress` and `stop`, because hashing new files may take minutes
     datasets = [Dataset.open(path, progress, stop) for path in positions]
     world, columns = read_world(), select_columns(config, preset)
-    count = sum(dataset.count("train") for dataset in datasets)
+    count = sum(dataset.count_rows("train") for dataset in datasets)
     is_from_scratch = start is None and not (out / CARD_FILE).exists()
     if is_from_scratch and world.is_first and count < MIN_SCRATCH_POSITIONS:
         LOG.info(
@@ -230,7 +230,7 @@ def open_run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
     datasets = [data for data in inputs if isinstance(data, Dataset)]
     reads = [data.path if isinstance(data, Dataset) else data for data in inputs]
     reads += [part.path for data in datasets for part in data.joined]
-    return JobFolder(out, CHECKPOINT, ConfigError, reads=reads)
+    return JobFolder(out, CHECKPOINT_KIND, ConfigError, reads=reads)
 
 
 def open_validation(
@@ -264,5 +264,5 @@ def find_validation_datasets(
     return [
         dataset
         for dataset in map(Dataset.open, positions)
-        if dataset.has("val") and (config.engine_moves or not dataset.has_engine_moves)
+        if dataset.has_rows("val") and (config.engine_moves or not dataset.has_engine_moves)
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.mixture import Mixture, Source, human_rows
+from pipeline.dataset.mixture import Mixture, Source, count_human_rows
 from pipeline.errors import DatasetError
 from pipeline.training.train import (
     count_positions,
@@ -103,7 +103,7 @@ def tune_on(
     human_sources = list[_RowSource]()
     if share:
         source = _open_source(human_datasets, human_data["datasets"], config, columns, spent)
-        human_sources = [replace(source, takes=human_rows(steps, config.batch_size, share))]
+        human_sources = [replace(source, takes=count_human_rows(steps, config.batch_size, share))]
     sources = [*human_sources, *selfplay_sources]
     mixture = Mixture(
         human_sources[0].source if human_sources else None,
@@ -135,7 +135,7 @@ def tune_on(
         check_output=folder.begin,
     )
     folder.finish()
-    drawn = zip(sources, mixture.counts(0, card["step"]).tolist(), strict=True)
+    drawn = zip(sources, mixture.count_rows(0, card["step"]).tolist(), strict=True)
     return {**card, "uses": [source.describe_uses(count) for source, count in drawn]}
 
 
@@ -180,7 +180,7 @@ def _plan_steps(
             f"only {sum(left)} of {rows} self-play positions may still be used, but one batch "
             f"takes {float(rows_per_step):g}: play more games, or increase most_uses"
         )
-    total = steps * config.batch_size - human_rows(steps, config.batch_size, share)
+    total = steps * config.batch_size - count_human_rows(steps, config.batch_size, share)
     takes = _split_in_proportion(total, left)
     return steps, [replace(one, takes=take) for one, take in zip(sources, takes, strict=True)]
 

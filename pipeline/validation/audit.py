@@ -1,8 +1,8 @@
-"""Audit datasets: count rows by column and positions by key in one pass, then compare splits.
+"""Audit datasets: count rows by column, and duplicate positions and games, in and between splits.
 
-Memory use does not depend on the number of rows: it holds one row group, one part of the temporary
-files (pipeline/dataset/scratch.py) and the counts by bin. Temporary files take at most 16 bytes per
-row.
+Memory use does not depend on the number of rows: memory holds one row group, one part of the
+temporary files (pipeline/dataset/scratch.py) and the counts by bin. Temporary files take at most 16
+bytes per row.
 
 Axes: S splits (ALL_SPLITS), K bins.
 """
@@ -19,34 +19,49 @@ from numpy.typing import NDArray
 from engine.encoding.planes import PIECE_PLANES
 from engine.progress import Progress, Tick, silent
 from pipeline.dataset.dataset import ALL_SPLITS, Dataset
-from pipeline.dataset.join import count_games, rows_by_split, shared_with_train
-from pipeline.dataset.position_keys import position_keys
-from pipeline.dataset.scratch import Scratch
-from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
+from pipeline.dataset.join import count_games, make_shared_counts, make_split_counts
+from pipeline.dataset.position_keys import hash_positions
+from pipeline.dataset.scratch import RowPartitions
+from pipeline.dataset.strata import (
+    TIME_CLASSES,
+    assign_rating_bands,
+    classify_time_controls,
+    name_bands,
+)
 from pipeline.errors import ConfigError
-from pipeline.evaluation.render import publish_result
-from pipeline.storage.job_folder import AUDIT, JobFolder
-from pipeline.storage.tables import markdown_table, text_table
+from pipeline.storage.job_folder import AUDIT_KIND, publish_result
+from pipeline.storage.tables import format_markdown_table, text_table
 
 Rows = Mapping[str, NDArray[Any]]
 
-READ = ("planes", "label", "castling", "result", "ply", "plies", "elo", "base", "increment", "game")
-"""The columns of a shard that an audit reads; `game` only for its range check."""
+AUDITED_COLUMNS = (
+    "planes",
+    "label",
+    "castling",
+    "result",
+    "ply",
+    "plies",
+    "elo",
+    "base",
+    "increment",
+    "game",
+)
+"""Columns that an audit reads; `game` is read only because that checks its range."""
+RATING_EDGES = tuple(range(800, 2801, 200))
+"""Lower edges of the second and later rating bands."""
 
-RATING = tuple(range(800, 2801, 200))
+
+class Bins(NamedTuple):
+    """The names of a property's bins, and a function that returns each row's bin."""
+
+    names: Sequence[str]
+    find_bins: Callable[[Rows], NDArray[Any]]
 
 
-class Column(NamedTuple):
-    """Names of a column's bins, and a function that returns each row's bin."""
-
-    bins: Sequence[str]
-    bin_rows: Callable[[Rows], NDArray[Any]]
-
-
-def _by_edges(edges: Sequence[int], values: Callable[[Rows], NDArray[Any]]) -> Column:
-    """Return a column with bins below the first edge, between edges, and from the last edge on."""
-    bins = band_names(edges)[:-1]
-    return Column(bins, lambda rows: np.searchsorted(edges, values(rows), side="right"))
+def _make_bins(edges: Sequence[int], values: Callable[[Rows], NDArray[Any]]) -> Bins:
+    """Return the bins below the first edge, between edges, and from the last edge on."""
+    bins = name_bands(edges)[:-1]
+    return Bins(bins, lambda rows: np.searchsorted(edges, values(rows), side="right"))
 
 
 def _count_pieces(rows: Rows) -> NDArray[Any]:
@@ -54,58 +69,63 @@ def _count_pieces(rows: Rows) -> NDArray[Any]:
     return count_R
 
 
-COLUMNS = {
-    "rating": Column(band_names(RATING), lambda rows: rating_band(rows["elo"], RATING)),
-    "time_control": Column(CLASSES, lambda rows: time_class(rows["base"], rows["increment"])),
-    "ply": _by_edges((10, 20, 30, 40, 60, 80, 120), lambda rows: rows["ply"]),
-    "plies": _by_edges((20, 40, 60, 80, 100, 150, 200), lambda rows: rows["plies"]),
-    "result": Column(("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
-    "pieces": _by_edges((6, 10, 16, 22, 28), _count_pieces),
+AUDIT_BINS = {
+    "rating": Bins(
+        name_bands(RATING_EDGES), lambda rows: assign_rating_bands(rows["elo"], RATING_EDGES)
+    ),
+    "time_control": Bins(
+        TIME_CLASSES, lambda rows: classify_time_controls(rows["base"], rows["increment"])
+    ),
+    "ply": _make_bins((10, 20, 30, 40, 60, 80, 120), lambda rows: rows["ply"]),
+    "plies": _make_bins((20, 40, 60, 80, 100, 150, 200), lambda rows: rows["plies"]),
+    "result": Bins(("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
+    "pieces": _make_bins((6, 10, 16, 22, 28), _count_pieces),
 }
 
 
 def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[str, Any]:
-    """Count the rows of several datasets together, and the overlap of each split with train.
+    """Count the rows of several datasets together, and what other splits share with train.
 
-    Returns tables (lists of rows) by name. Raises DatasetError and ConfigError.
+    Returns tables (lists of rows) by name. Raises DatasetError, and ConfigError without datasets.
     """
-    found = (part for path in directories for part in Dataset.open(path, progress).parts)
-    datasets = list({part.path.resolve(): part for part in found}.values())
+    opened = (part for path in directories for part in Dataset.open(path, progress).parts)
+    datasets = list({part.path.resolve(): part for part in opened}.values())
     if not datasets:
         raise ConfigError("name at least one dataset to audit")
     with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
-        expected = sum(part.page["positions"]["total"] for part in datasets)
-        positions = Scratch(Path(folder), expected)
+        total = sum(part.manifest["positions"]["total"] for part in datasets)
+        positions = RowPartitions(Path(folder), total)
         bins = _count_rows(datasets, positions, progress)
         tables = _count_positions(positions)
-    names = [
-        {"dataset": part.name, "games": part.page["games"]["used"]}
-        | {split: part.count(split) for split in ALL_SPLITS}
+    overview = [
+        {"dataset": part.name, "games": part.manifest["games"]["used"]}
+        | {split: part.count_rows(split) for split in ALL_SPLITS}
         | {"held_out": part.held_out}
         for part in datasets
     ]
     tables["games"] = _count_games(datasets)
     tables["distributions"] = {
-        name: _distribution(COLUMNS[name].bins, counts_SK) for name, counts_SK in bins.items()
+        name: _tabulate_distribution(AUDIT_BINS[name].names, counts_SK)
+        for name, counts_SK in bins.items()
     }
-    return {"datasets": names, **tables}
+    return {"datasets": overview, **tables}
 
 
 def _count_rows(
-    datasets: Sequence[Dataset], positions: Scratch, progress: Progress
+    datasets: Sequence[Dataset], positions: RowPartitions, progress: Progress
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the row counts of each column by split and bin, [S, K]; add the keys of positions."""
+    """Return each property's counts by split and bin, [S, K]; add the keys to `positions`."""
     counts = {
-        name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64)
-        for name, column in COLUMNS.items()
+        name: np.zeros((len(ALL_SPLITS), len(bins.names)), dtype=np.int64)
+        for name, bins in AUDIT_BINS.items()
     }
-    done, total = 0, sum(part.page["positions"]["total"] for part in datasets)
+    done, total = 0, sum(part.manifest["positions"]["total"] for part in datasets)
     for part in datasets:
-        for split, name in enumerate(ALL_SPLITS):
-            for rows in part.rows(name, READ):
-                for column, (bins, bin_rows) in COLUMNS.items():
-                    counts[column][split] += np.bincount(bin_rows(rows), minlength=len(bins))
-                key = position_keys(rows["planes"], rows["castling"])
+        for split, split_name in enumerate(ALL_SPLITS):
+            for rows in part.read_rows(split_name, AUDITED_COLUMNS):
+                for name, (bins, find_bins) in AUDIT_BINS.items():
+                    counts[name][split] += np.bincount(find_bins(rows), minlength=len(bins))
+                key = hash_positions(rows["planes"], rows["castling"])
                 frame = pl.DataFrame({"key": key, "label": rows["label"]})
                 positions.add(frame.with_columns(split=pl.lit(split, pl.UInt8)))
                 done += len(frame)
@@ -114,15 +134,17 @@ def _count_rows(
 
 
 def _count_games(datasets: Sequence[Dataset]) -> dict[str, int]:
-    """Count duplicate games, and the games of other splits that also occur in train."""
+    """Count duplicate games, and the games of each other split that also occur in train."""
     found = count_games(datasets)
     total = sum(found[name] for name in ALL_SPLITS)
-    copies = {"games": total, "distinct": found["distinct"], "copies": total - found["distinct"]}
-    return copies | {f"{name}_games_in_train": found[f"{name}_in_train"] for name in ALL_SPLITS[1:]}
+    counts = {"games": total, "distinct": found["distinct"], "copies": total - found["distinct"]}
+    return counts | {f"{name}_games_in_train": found[f"{name}_in_train"] for name in ALL_SPLITS[1:]}
 
 
-def _distribution(bins: Sequence[str], counts_SK: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return a row for each bin: its total positions, and its share of each split."""
+def _tabulate_distribution(
+    bins: Sequence[str], counts_SK: NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """Return a row for each bin: its positions in all splits, and its share of each split."""
     splits = [(name, counts_SK[at]) for at, name in enumerate(ALL_SPLITS) if counts_SK[at].sum()]
     return [
         {"bin": name, "positions": int(counts_SK[:, at].sum())}
@@ -131,22 +153,22 @@ def _distribution(bins: Sequence[str], counts_SK: NDArray[np.int64]) -> list[dic
     ]
 
 
-def _count_positions(positions: Scratch) -> dict[str, Any]:
-    """Count positions by key: return the tables `copies` and `in_train`."""
+def _count_positions(positions: RowPartitions) -> dict[str, Any]:
+    """Return the tables `copies` and `in_train`, from the keys, labels and splits of all rows."""
     sums = []
-    most = pl.col("rows").max().alias("most_played")
-    for part in positions.parts():
-        moves = part.group_by("key", "label").agg(pl.len().alias("rows"), *rows_by_split())
+    most_played = pl.col("rows").max().alias("most_played")
+    for part in positions.read_parts():
+        moves = part.group_by("key", "label").agg(pl.len().alias("rows"), *make_split_counts())
         by_move = moves.collect(engine="streaming")
-        by_key = by_move.group_by("key").agg(most, pl.col("rows", *ALL_SPLITS).sum())
-        of_keys = by_key.select(
+        by_key = by_move.group_by("key").agg(most_played, pl.col("rows", *ALL_SPLITS).sum())
+        position_counts = by_key.select(
             pl.len().alias("distinct"),
             pl.col("rows", "most_played").filter(pl.col("rows") > 1).sum(),
             pl.col(ALL_SPLITS).sum(),
-            *shared_with_train(),
+            *make_shared_counts(),
         )
-        of_moves = by_move.select(shared_with_train("moves_in_train"))
-        sums.append(pl.concat([of_keys, of_moves], how="horizontal"))
+        move_counts = by_move.select(make_shared_counts("moves_in_train"))
+        sums.append(pl.concat([position_counts, move_counts], how="horizontal"))
     found = pl.concat(sums).cast(pl.Int64).sum().row(0, named=True)
     rows = sum(found[name] for name in ALL_SPLITS)
     copies = rows - found["distinct"]
@@ -173,33 +195,31 @@ def _count_positions(positions: Scratch) -> dict[str, Any]:
 
 
 def _round_share(part: int, whole: int) -> float:
-    """Return part / whole to six decimals, 0 if the whole is 0."""
     return round(part / whole, 6) if whole else 0.0
 
 
 # ---------------------------------------------------------------- text and Markdown
 
 
-def sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
+def list_sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Return the title, sentence and table of each section of an audit, in order."""
-    copies, games, tests = result["copies"], result["games"], ALL_SPLITS[1:]
-    in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in tests)
-    of_positions = (
+    copies, games = result["copies"], result["games"]
+    tests = [f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:]]
+    position_summary = (
         f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) "
         f"are duplicates; {copies['distinct']:,} are distinct. Where a position occurs more "
         f"than once, its most played move is {copies['most_played_move_share_there']:.2%} of the "
         "moves played there."
     )
-    of_games = (
+    game_summary = (
         f"{games['copies']:,} of {games['games']:,} games have the same moves as another. Games "
-        f"whose moves occur in train: {in_train}."
+        f"whose moves occur in train: {', '.join(tests)}."
     )
-    compared = "All positions were compared, by 64-bit keys."
     return [
         ("Datasets", "", result["datasets"]),
-        ("Copies of positions", of_positions, []),
-        ("Test positions that occur in train", compared, result["in_train"]),
-        ("Games", of_games, []),
+        ("Copies of positions", position_summary, []),
+        ("Test positions that occur in train", "Compared by 64-bit keys.", result["in_train"]),
+        ("Games", game_summary, []),
         *(
             (f"By {name.replace('_', ' ')}", "", rows)
             for name, rows in result["distributions"].items()
@@ -207,25 +227,25 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, A
     ]
 
 
-def audit_text(result: Mapping[str, Any]) -> str:
-    """Return an audit as text."""
+def format_audit_text(result: Mapping[str, Any]) -> str:
+    """Format an audit as text."""
     parts = [
         (title.upper(), sentence, text_table(rows) if rows else "")
-        for title, sentence, rows in sections(result)
+        for title, sentence, rows in list_sections(result)
     ]
     return "\n\n".join("\n".join(filter(None, part)) for part in parts)
 
 
-def audit_markdown(result: Mapping[str, Any]) -> str:
-    """Return an audit as Markdown."""
+def format_audit_markdown(result: Mapping[str, Any]) -> str:
+    """Format an audit as Markdown."""
     parts = [f"# Audit of {result['copies']['positions']:,} positions"]
-    for title, sentence, rows in sections(result):
-        table = markdown_table(rows) if rows else ""
+    for title, sentence, rows in list_sections(result):
+        table = format_markdown_table(rows) if rows else ""
         parts += filter(None, (f"## {title}", sentence, table))
     return "\n\n".join(parts) + "\n"
 
 
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
     """Write `audit.json` and `AUDIT.md` to a folder."""
-    JobFolder(out, AUDIT, ConfigError).check()
-    publish_result(out, AUDIT, "audit.json", result, {"AUDIT.md": audit_markdown(result).encode()})
+    files = {"AUDIT.md": format_audit_markdown(result).encode()}
+    publish_result(out, AUDIT_KIND, "audit.json", result, files)

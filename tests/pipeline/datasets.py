@@ -1,4 +1,4 @@
-"""Reading a dataset back without the code that batches use, and dumps to make one of."""
+"""Read datasets without the code that batches use, and write dumps of random games."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ RESULTS = ("1-0", "0-1", "1/2-1/2")
 
 
 def table(directory: Path) -> pa.Table:
-    """Read all shards that the manifest names, in its order, with their split as a column."""
+    """Read all shards in the manifest's order, with their split as a column."""
     parts = []
     for entry in manifest(directory)["files"]:
         if entry["split"]:
-            part = with_planes(pq.read_table(directory / entry["name"]))
+            part = join_planes(pq.read_table(directory / entry["name"]))
             parts.append(part.append_column("split", pa.array([entry["split"]] * len(part))))
     return pa.concat_tables(parts)
 
@@ -37,12 +37,12 @@ PIECES = [
 MOVES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
 
 
-def planes_of(part: pa.Table) -> np.ndarray:
-    """Return a shard's planes, uint64[R, 77], by the columns that datasets/README.md describes."""
+def read_planes(part: pa.Table) -> np.ndarray:
+    """Return a shard's planes, uint64[R, 77], read as datasets/README.md describes."""
     if "piece_bit_0" in part.schema.names:
-        return np.array([planes_of_row(row) for row in part.to_pylist()], dtype=np.uint64).reshape(
-            len(part), 77
-        )
+        return np.array(
+            [_encode_compact_row(row) for row in part.to_pylist()], dtype=np.uint64
+        ).reshape(len(part), 77)
     words = [np.asarray(part[name]).reshape(-1, 1) for name in (*PIECES, "turn")]
     words += [
         np.frombuffer(b"".join(part[name].to_pylist()), "<u8").reshape(len(part), -1)
@@ -51,9 +51,9 @@ def planes_of(part: pa.Table) -> np.ndarray:
     return np.concatenate(words, axis=1)
 
 
-def planes_of_row(row: dict[str, Any]) -> Any:
-    """Make the planes of a row of a compact shard with python-chess alone."""
-    from pipeline.validation.verify import planes_of as planes_of_board
+def _encode_compact_row(row: dict[str, Any]) -> Any:
+    """Return the planes of a row of a compact shard, from python-chess's legal moves."""
+    from pipeline.validation.verify import encode_planes
 
     black, board = row["black_to_move"], chess.Board(None)
     for square in range(64):
@@ -70,11 +70,11 @@ def planes_of_row(row: dict[str, Any]) -> Any:
     )
     if row["ep_file"] != 255:
         board.ep_square = chess.square(row["ep_file"], 2 if black else 5)
-    return planes_of_board(board)
+    return encode_planes(board)
 
 
-def with_planes(part: pa.Table) -> pa.Table:
-    """Return a shard's table with its planes as one column of bytes, the first one."""
+def join_planes(part: pa.Table) -> pa.Table:
+    """Replace the columns of planes by one first column of bytes, `planes`."""
     if "planes" in part.schema.names:
         return part
     stored = [
@@ -82,7 +82,7 @@ def with_planes(part: pa.Table) -> pa.Table:
         for name in part.schema.names
         if name in {*PIECES, "turn", *MOVES, "black_to_move"} or "piece_bit" in name
     ]
-    planes = pa.array([row.tobytes() for row in planes_of(part)], pa.binary(616))
+    planes = pa.array([row.tobytes() for row in read_planes(part)], pa.binary(616))
     return part.drop_columns(stored).add_column(0, "planes", planes)
 
 
@@ -95,7 +95,7 @@ def rows_by_game(directory: Path) -> dict[int, list[dict[str, Any]]]:
 
 
 def games(directory: Path) -> list[dict[str, Any]]:
-    """Read the games' table."""
+    """Read the table of games."""
     return pq.read_table(directory / "games.parquet").to_pylist()
 
 
@@ -105,7 +105,7 @@ def manifest(directory: Path) -> dict[str, Any]:
 
 
 def plain_manifest(files: list[dict[str, Any]], games: int) -> dict[str, Any]:
-    """Make a manifest of this version for shards that no ingest has made."""
+    """Return a manifest of this version for shards that were not made by an ingest."""
     counts = {
         split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS
     }
@@ -126,7 +126,7 @@ def plain_manifest(files: list[dict[str, Any]], games: int) -> dict[str, Any]:
 
 
 def content(directory: Path, pattern: str = "*") -> dict[str, str]:
-    """Return the hash of every file of a directory by its name, the lock left out."""
+    """Return the hash of every file below a directory by its name, except of locks."""
     return {
         path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob(pattern))
@@ -136,27 +136,27 @@ def content(directory: Path, pattern: str = "*") -> dict[str, str]:
 
 @cache
 def random_game(seed: int, plies: int = 60) -> str:
-    """Play random moves; return the game as Lichess exports it, with clocks and evals."""
-    chance = random.Random(seed)
+    """Return a game of random moves as Lichess exports it, with clocks and evaluations."""
+    rng = random.Random(seed)
     board = chess.Board()
     words = []
     while board.ply() < plies and not board.is_game_over():
-        move = chance.choice(list(board.legal_moves))
+        move = rng.choice(list(board.legal_moves))
         number = f"{board.fullmove_number}." if board.turn else f"{board.fullmove_number}..."
-        clock = f"0:0{chance.randrange(10)}:{chance.randrange(60):02}"
+        clock = f"0:0{rng.randrange(10)}:{rng.randrange(60):02}"
         words.append(
-            f"{number} {board.san(move)} {{ [%eval {chance.randrange(-900, 900) / 100}] [%clk "
+            f"{number} {board.san(move)} {{ [%eval {rng.randrange(-900, 900) / 100}] [%clk "
             f"{clock}] }}"
         )
         board.push(move)
     outcome = board.outcome()
-    result = outcome.result() if outcome else chance.choice(RESULTS)
+    result = outcome.result() if outcome else rng.choice(RESULTS)
     tags = {
         "Event": "Rated Rapid game",
         "Site": f"https://lichess.org/{seed:08}",
         "Result": result,
-        "WhiteElo": str(chance.randrange(800, 2800)),
-        "BlackElo": str(chance.randrange(800, 2800)),
+        "WhiteElo": str(rng.randrange(800, 2800)),
+        "BlackElo": str(rng.randrange(800, 2800)),
         "TimeControl": "600+5",
     }
     return (

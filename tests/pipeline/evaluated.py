@@ -30,7 +30,7 @@ def evaluated_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a dataset that have an evaluation, in batches of columns."""
     for split in splits:
-        for rows in Dataset.open(directory).rows(split, READ):
+        for rows in Dataset.open(directory).read_rows(split, READ):
             known = rows["eval"] != NO_EVAL
             yield {name: values[known] for name, values in rows.items()}
 
@@ -141,7 +141,7 @@ def read_rows(directory: Path) -> dict[str, Any]:
     parts = [
         rows
         for split in ("train", "val", "test")
-        for rows in Dataset.open(directory).rows(split, STORED)
+        for rows in Dataset.open(directory).read_rows(split, STORED)
     ]
     rows = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
     order = np.argsort(rows["game"], kind="stable")

@@ -16,15 +16,17 @@ from model.network.preset import preset_to_dict
 from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import JoinConfig, join
 from tests.model.synthetic import TINY
-from tests.pipeline.datasets import planes_of
+from tests.pipeline.datasets import read_planes
 from tests.pipeline.months import month
 
-Spoil = Callable[[Path], None]
-GONE = object()
+Damage = Callable[[Path], object]
+"""Damages a file of the workplace in a folder."""
+Change = Callable[[pa.Table], pa.Table]
+MISSING = object()
 DATASET, OTHER, SET, NET = "positions/2014.05", "positions/2014.06", "sets/all", "net"
 SHARD = f"{DATASET}/train-00000-0.parquet"
 
-NO_JSON: dict[str, bytes] = {
+INVALID_JSON: dict[str, bytes] = {
     "empty": b"",
     "half an object": b'{"format_version": 2, ',
     "a list": b"[]",
@@ -39,7 +41,7 @@ NO_JSON: dict[str, bytes] = {
     "half a surrogate pair": b'{"name": "\\ud800"}',
     "a picture": b"\x89PNG\r\n\x1a\n" + bytes(100),
 }
-"""Bytes that are no JSON object of ours."""
+"""Contents that are refused in place of a JSON object."""
 
 
 def workplace(folder: Path) -> Path:
@@ -56,89 +58,119 @@ def workplace(folder: Path) -> Path:
     return folder
 
 
-def written(name: str, data: bytes) -> Spoil:
-    """Put bytes in the place of a file."""
-    return lambda folder: (folder / name).write_bytes(data) and None  # type: ignore[func-returns-value]
+def copy_workplace(place: Path, to: Path) -> Path:
+    """Copy the workplace without its dumps."""
+    return shutil.copytree(place, to, ignore=shutil.ignore_patterns("dumps"))
 
 
-def cut(name: str, share: float) -> Spoil:
-    """Leave the beginning of a file, and seal the dataset."""
+def edit_json(path: Path, change: Callable[[Any], object]) -> None:
+    """Change the content of a JSON file in place."""
+    content = json.loads(path.read_bytes())
+    change(content)
+    path.write_text(json.dumps(content))
 
-    def spoil(folder: Path) -> None:
+
+def update_hashes(directory: Path) -> None:
+    """Write the sizes and hashes of changed files to the manifest, as an attacker would."""
+
+    def update(manifest: Any) -> None:
+        for entry in manifest["files"]:
+            data = (directory / entry["name"]).read_bytes()
+            entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    edit_json(directory / "manifest.json", update)
+
+
+def update_training_set(folder: Path) -> None:
+    """Write the hashes of changed manifests to the training set, as an attacker would."""
+
+    def update(content: Any) -> None:
+        for entry in content["datasets"]:
+            manifest = folder / SET / entry["path"] / "manifest.json"
+            entry["manifest_sha256"] = hashlib.sha256(manifest.read_bytes()).hexdigest()
+
+    edit_json(folder / SET / "training_set.json", update)
+
+
+# ---------------------------------------------------------------- damage to files
+
+
+def overwrite(name: str, data: bytes) -> Damage:
+    """Replace the content of a file."""
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def truncate(name: str, share: float) -> Damage:
+    """Keep the first `share` of a file's bytes, with a matching manifest."""
+
+    def damage(folder: Path) -> None:
         data = (folder / name).read_bytes()
         (folder / name).write_bytes(data[: int(len(data) * share)])
-        seal(folder / DATASET)
+        update_hashes(folder / DATASET)
 
-    return spoil
+    return damage
 
 
-def folder_instead(name: str) -> Spoil:
-    """Put a folder in the place of a file."""
+def replace_by_folder(name: str) -> Damage:
+    """Replace a file by an empty folder."""
 
-    def spoil(folder: Path) -> None:
+    def damage(folder: Path) -> None:
         (folder / name).unlink()
         (folder / name).mkdir()
 
-    return spoil
+    return damage
 
 
-def gone(name: str) -> Spoil:
-    """Take a file away."""
+def delete(name: str) -> Damage:
+    """Delete a file."""
     return lambda folder: (folder / name).unlink()
 
 
-def edited(name: str, *way: str | int, value: Any) -> Spoil:
-    """Set a value of a JSON file; a function is given the old one, and GONE deletes it."""
+def set_field(name: str, *keys: str | int, value: Any) -> Damage:
+    """Set a value of a JSON file; a function gets the old value, and MISSING deletes it."""
 
-    def spoil(folder: Path) -> None:
-        whole = json.loads((folder / name).read_bytes())
-        place = whole
-        for key in way[:-1]:
-            place = place[key]
-        if value is GONE:
-            del place[way[-1]]
+    def change(content: Any) -> None:
+        *parents, key = keys
+        for parent in parents:
+            content = content[parent]
+        if value is MISSING:
+            del content[key]
         else:
-            place[way[-1]] = value(place[way[-1]]) if callable(value) else value
-        (folder / name).write_text(json.dumps(whole))
+            content[key] = value(content[key]) if callable(value) else value
 
-    return spoil
-
-
-def seal(directory: Path) -> None:
-    """Make a manifest agree with its files: what a stranger who spoils a file would do too."""
-    path = directory / "manifest.json"
-    manifest = json.loads(path.read_bytes())
-    for entry in manifest["files"]:
-        data = (directory / entry["name"]).read_bytes()
-        entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    path.write_text(json.dumps(manifest))
+    return lambda folder: edit_json(folder / name, change)
 
 
-def stored(name: str, change: Callable[[pa.Table], pa.Table], **writer: Any) -> Spoil:
-    """Write a Parquet file again with another table, as pyarrow does it, and seal the dataset."""
+# ---------------------------------------------------------------- damage to tables
 
-    def spoil(folder: Path) -> None:
+
+def change_table(name: str, change: Change, **writer: Any) -> Damage:
+    """Change the table of a Parquet file, with a matching manifest.
+
+    The file is written as a shard or, with options for pyarrow's writer, by pyarrow.
+    """
+
+    def damage(folder: Path) -> None:
         path = folder / name
         table = change(pq.read_table(path))
         if writer or name.endswith("games.parquet"):
             pq.write_table(table, path, **writer)
         else:
             write_rows(table, path)
-        directory = path.parent
-        manifest = json.loads((directory / "manifest.json").read_bytes())
-        for entry in manifest["files"]:
-            if entry["name"] == path.name:
-                split, more = entry["split"], len(table) - entry["rows"]
-                entry["rows"] = len(table)
-                for counted in (split, "total") if split else ():
-                    manifest["positions"][counted] += more
-        (directory / "manifest.json").write_text(json.dumps(manifest))
-        seal(directory)
 
-    return spoil
+        def update(manifest: Any) -> None:
+            (entry,) = (entry for entry in manifest["files"] if entry["name"] == path.name)
+            for counted in (entry["split"], "total") if entry["split"] else ():
+                manifest["positions"][counted] += len(table) - entry["rows"]
+            entry["rows"] = len(table)
+
+        edit_json(path.parent / "manifest.json", update)
+        update_hashes(path.parent)
+
+    return damage
 
 
-def column(name: str, value: Any, row: int = 3) -> Callable[[pa.Table], pa.Table]:
+def set_cell(name: str, value: Any, row: int = 3) -> Change:
     """Return a function that sets one value of a column."""
 
     def change(table: pa.Table) -> pa.Table:
@@ -150,36 +182,20 @@ def column(name: str, value: Any, row: int = 3) -> Callable[[pa.Table], pa.Table
     return change
 
 
-def retyped(
-    name: str, kind: pa.DataType, values: Callable[[int], Any] = lambda row: 1
-) -> Callable[[pa.Table], pa.Table]:
-    """Return a function that gives a column another type."""
+def set_type(name: str, kind: pa.DataType, value: Callable[[int], Any] = lambda row: 1) -> Change:
+    """Return a function that replaces a column by one of another type, with values by row."""
 
     def change(table: pa.Table) -> pa.Table:
         at = table.schema.get_field_index(name)
-        made = pa.array([values(row) for row in range(len(table))], kind)
-        return table.set_column(at, pa.field(name, kind, table.schema.field(at).nullable), made)
+        values = pa.array([value(row) for row in range(len(table))], kind)
+        return table.set_column(at, pa.field(name, kind, table.schema.field(at).nullable), values)
 
     return change
 
 
-def illegal_label(table: pa.Table) -> pa.Table:
-    """Return row 3 a label that is none of its legal moves."""
-    planes = planes_of(table)[3]
+def set_illegal_label(table: pa.Table) -> pa.Table:
+    """Set the label of row 3 to a move that is not legal."""
+    planes = read_planes(table)[3]
     legal = (int(planes[13 + label // 64]) >> (label % 64) & 1 for label in range(4096))
     label = next(label for label, is_legal in enumerate(legal) if not is_legal)
-    return column("label", label)(table)
-
-
-def copied(place: Path, to: Path) -> Path:
-    """Copy the workplace, its dumps left out."""
-    return shutil.copytree(place, to, ignore=shutil.ignore_patterns("dumps"))
-
-
-def rejoined(folder: Path) -> None:
-    """Tell the training set the hash of a manifest that was changed, as a stranger would."""
-    page = json.loads((folder / SET / "training_set.json").read_bytes())
-    for entry in page["datasets"]:
-        manifest = folder / SET / entry["path"] / "manifest.json"
-        entry["manifest_sha256"] = hashlib.sha256(manifest.read_bytes()).hexdigest()
-    (folder / SET / "training_set.json").write_text(json.dumps(page))
+    return set_cell("label", label)(table)

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that misbehaves: the n-th request meets the n-th fault."""
+"""An HTTP server on loopback that misbehaves: the n-th fault applies to the n-th request."""
 
 import hashlib
 import re
@@ -14,7 +14,7 @@ from tests.waiting import LONG
 
 @dataclass
 class File:
-    """What is served at a path, and what goes wrong."""
+    """A served file, with the faults of its next responses."""
 
     data: bytes
     etag: str = '"one"'
@@ -23,30 +23,30 @@ class File:
     end: str = "length"
     """How the end of a body is marked: its length, chunks, or not (the connection closes)."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers sent besides; they replace those of the same name."""
+    """Additional headers, which replace those of the same name."""
     heeds_if_range: bool = True
     faults: list["Fault"] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One answer that is not as it should be."""
+    """What is wrong with one response."""
 
     status: int = 0
-    """Answer this, with no body, and with these headers."""
+    """Status of a response without a body, which has `headers`; 0 for a normal response."""
     headers: tuple[tuple[str, str], ...] = ()
     send: int | None = None
-    """Send so many bytes of the body, then break off ..."""
+    """Number of bytes of the body after which the connection breaks off."""
     stall: bool = False
-    """... or say nothing more until the client goes."""
+    """Whether the server sends nothing more instead of breaking off."""
     lie: int = 0
-    """Bytes that the Content-Length is too large by; negative for too small."""
+    """Bytes by which the Content-Length is too large; negative if it is too small."""
     then: Callable[[], None] | None = None
-    """Do this after the answer."""
+    """Function that is called after the response."""
 
 
 class Server:
-    """The files, and the requests that came: path, Range, If-Range."""
+    """The served files, and the path, Range and If-Range of each request."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -57,7 +57,7 @@ class Server:
         """Set when a stall begins."""
 
     def publish(self, name: str, data: bytes, sha256: str | None = None, **more: Any) -> File:
-        """Serve a file as Lichess does, with its line in the list of hashes."""
+        """Serve a file as Lichess does, with a line in the list of hashes."""
         file = self.files[f"/standard/{name}"] = File(data, **more)
         sums = self.files.setdefault("/standard/sha256sums.txt", File(b"", etag="", modified=""))
         sums.data += f"{sha256 or hashlib.sha256(data).hexdigest()}  {name}\n".encode()
@@ -70,7 +70,7 @@ class Server:
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """Serve on a free port of loopback for as long as the block lasts."""
+    """Serve on a free port of loopback during the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Datasets of different months, made of random games, for what joins and audits them."""
+"""Make datasets of different months from random games, to be joined and audited."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def month(
 ) -> Path:
     """Ingest a month's dump of random games, `folder/dumps/NAME.pgn`, into `folder/positions/NAME`.
 
-    The games are of the days from the third on in turns; with 0 days they have no date.
+    The dates of the games cycle through `days` days from the third on; with 0, games have no date.
     """
     texts = [random_game(seed, plies).replace("600+5", control) for seed in seeds]
     for index, text in enumerate(texts if days else ()):

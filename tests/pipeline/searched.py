@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from engine.encoding.planes import legal_mask
 from model.data.playouts import playout_rows
-from pipeline.dataset.files.shards import rows_table, write_rows
-from pipeline.dataset.files.stored_planes import pack
+from pipeline.dataset.files.shards import make_rows_table, write_rows
+from pipeline.dataset.files.stored_planes import pack_planes
 from pipeline.storage.stores import publish, publish_json
 from tests.pipeline.datasets import plain_manifest
 
@@ -21,7 +21,7 @@ Moves = list[dict[str, Any]] | None
 
 @cache
 def playouts(count: int, seed: int) -> dict[str, Any]:
-    """Return rows of random playouts, each with a number of its own in `game`."""
+    """Return rows of random playouts, each with its own number in `game`."""
     rows = playout_rows(count, seed)
     return rows | {"game": np.arange(seed * 100_000, seed * 100_000 + count, dtype=np.uint32)}
 
@@ -32,7 +32,7 @@ def legal_labels(rows: Mapping[str, Any], row: int) -> list[int]:
 
 
 def on_the_last_move(rows: Mapping[str, Any], row: int) -> Moves:
-    """Search a row: most visits on the highest legal label, the rest on the lowest."""
+    """Return visits of a row: 0.9 on the highest legal label, 0.1 on the lowest."""
     labels = legal_labels(rows, row)
     return [{"label": labels[-1], "share": 0.9}, {"label": labels[0], "share": 0.1}]
 
@@ -44,11 +44,11 @@ def dataset(
     root: Callable[[int], float | None] | None = None,
     held_out: int = 0,
 ) -> Path:
-    """Write rows as a dataset of a shard per split; the last `held_out` are for validation."""
+    """Write rows as a dataset with a shard per split, the last `held_out` for validation."""
     directory.mkdir(parents=True, exist_ok=True)
     count = len(rows["planes"])
     columns = {name: column for name, column in rows.items() if name != "planes"}
-    table = rows_table(pack(rows["planes"], columns), columns)
+    table = make_rows_table(pack_planes(rows["planes"], columns), columns)
     for name, values in (
         ("visits", [visits(rows, row) for row in range(count)] if visits else None),
         ("root_value", [root(row) for row in range(count)] if root else None),

@@ -11,7 +11,7 @@ from pipeline.cli.commands.base import BaseCommand, require_output
 from pipeline.cli.endings import suggest_training
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
-from pipeline.storage.job_folder import AUDIT
+from pipeline.storage.job_folder import AUDIT_KIND
 
 NUM_PRINTED_ROWS = 10
 """Number of rows that `fianchetto rows` prints by default."""
@@ -72,13 +72,13 @@ class Audit(BaseCommand):
 
     def run(self) -> dict[str, Any]:
         """Audit the datasets, and write the results to --out if given."""
-        from pipeline.validation.audit import audit, audit_text, write_audit
+        from pipeline.validation.audit import audit, format_audit_text, write_audit
 
-        require_output(self.out, AUDIT, self.datasets)
+        require_output(self.out, AUDIT_KIND, self.datasets)
         result = self.call_with_progress(partial(audit, self.datasets))
         if self.out is not None:
             write_audit(result, self.out)
-        return result | {"text": audit_text(result)}
+        return result | {"text": format_audit_text(result)}
 
 
 @settings(ConfigError)
@@ -104,12 +104,12 @@ class Verify(BaseCommand):
     def run(self) -> dict[str, Any]:
         """Verify the datasets and return a summary. Raises DifferenceError with all differences."""
         from pipeline.storage.tables import plain_text
-        from pipeline.validation.verify import list_members
+        from pipeline.validation.verify import list_joined_datasets
 
         differences: list[str] = []
         directories: dict[Path, None] = {}
         for path in self.datasets:
-            members, problems = list_members(path)
+            members, problems = list_joined_datasets(path)
             directories |= dict.fromkeys(directory.resolve() for directory in members)
             differences += [f"{path.name}: {problem}" for problem in problems]
         summaries: dict[str, Any] = {}

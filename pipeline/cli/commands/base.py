@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 from pipeline.cli.progress import call_with_supported, show_progress
 from pipeline.errors import ConfigError
 from pipeline.storage.job_folder import JobFolder, Kind
-from pipeline.storage.preflight import require_folder
+from pipeline.storage.preflight import require_writable_folder
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class StopOnSignal:
 def require_output(out: Path | None, kind: Kind, inputs: Iterable[Path]) -> None:
     """Raise ConfigError if `out` is not writable, contains other results, or is inside an input."""
     if out is not None:
-        require_folder(out)
+        require_writable_folder(out)
         JobFolder(out, kind, ConfigError, reads=inputs).check()
 
 

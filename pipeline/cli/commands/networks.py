@@ -8,8 +8,8 @@ from model.settings import Positive, settings
 from pipeline.cli.commands.base import BaseCommand
 from pipeline.cli.endings import suggest_command
 from pipeline.errors import ConfigError
-from pipeline.storage.job_folder import CHECKPOINT, KINDS, is_of
-from pipeline.storage.preflight import require_folder
+from pipeline.storage.job_folder import CHECKPOINT_KIND, KINDS, is_of_kind
+from pipeline.storage.preflight import require_writable_folder
 
 
 @settings(ConfigError)
@@ -100,7 +100,7 @@ class Export(BaseCommand):
             return self._export_page()
         if self.out is not None:
             _require_name(self.out, ".onnx", "an ONNX file")
-        require_folder((self.out or self.checkpoint / "model.onnx").parent)
+        require_writable_folder((self.out or self.checkpoint / "model.onnx").parent)
         work = partial(export_checkpoint, self.checkpoint, self.out)
         written = self.call_with_progress(partial(work, positions=self.positions, int8=self.int8))
         if self.int8:
@@ -124,7 +124,7 @@ class Export(BaseCommand):
             raise ConfigError("--web takes neither --int8 nor --positions: leave them out")
         out = self.out or self.checkpoint / "play.html"
         _require_name(out, ".html", "a page")
-        require_folder(out.parent)
+        require_writable_folder(out.parent)
         written = export_page(self.checkpoint, out)
         text = f"{out}: {written['bytes'] / 1e6:.1f} MB; open it in a browser"
         return written | {"text": text}
@@ -182,5 +182,5 @@ def _require_name(out: Path, suffix: str, file_kind: str) -> None:
     if out.suffix != suffix:
         raise ConfigError(f"{out}: the name of {file_kind} must end in {suffix}")
     for kind in KINDS:
-        if kind is not CHECKPOINT and is_of(out.parent, kind):
+        if kind is not CHECKPOINT_KIND and is_of_kind(out.parent, kind):
             raise ConfigError(f"{out.parent} is {kind.name}: choose another directory")

@@ -63,9 +63,9 @@ class Pull(BaseCommand):
     def run(self) -> dict[str, Any]:
         """Download, and return the directory."""
         from pipeline.sharing import pull
-        from pipeline.storage.preflight import require_folder
+        from pipeline.storage.preflight import require_writable_folder
 
-        require_folder(self.out.parent)
+        require_writable_folder(self.out.parent)
         done = pull(self.repo, self.out, revision=self.revision)
         suggestion = suggest_command("play", "--checkpoint", self.out)
         if done["kind"] == "dataset":

@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import PositionFilter
 from pipeline.ingest.filters import NAMES_HOLD_COMMAS
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.job_folder import REPORT
+from pipeline.storage.job_folder import REPORT_KIND
 
 
 @settings(ConfigError)
@@ -120,7 +120,7 @@ class Report(BaseCommand):
         checkpoints = self.checkpoint
         positions = None if self.positions is None else parse_path(self.positions)
         inputs = checkpoints if positions is None else (*checkpoints, positions)
-        require_output(self.out, REPORT, inputs)
+        require_output(self.out, REPORT_KIND, inputs)
         work = partial(
             reports,
             checkpoints,

@@ -68,7 +68,7 @@ def _use_datasets() -> None:
     """Ingest a few games of the sample, and read and encode their rows."""
     from pipeline.dataset.batches import Batches
     from pipeline.dataset.files.columns import PLANE_FORMATS
-    from pipeline.dataset.files.stored_planes import pack
+    from pipeline.dataset.files.stored_planes import pack_planes
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
 
@@ -84,7 +84,7 @@ def _use_datasets() -> None:
             dataset = folder / planes_format
             ingest([str(dump)], dataset, config, workers=1)
             batch = next(Batches([dataset], "train", batch_size=1).from_step(0))
-    pack(batch["planes"], batch)
+    pack_planes(batch["planes"], batch)
 
 
 def _evaluate() -> None:

@@ -1,9 +1,9 @@
 """File names of a dataset, and the table of a shard's columns.
 
-The schema, the range checks, the writer options, Dagster's schema and `rows` are derived from the
-table. To add a column:
+The schema, the range checks, the writer options, Dagster's schema and `fianchetto rows` are derived
+from the table. To add a column:
 1. Add a row to ROW_COLUMNS: before the optional ones if every command fills it, else at the end
-   with `optional=True`. Add its meaning to MEANINGS.
+   with `optional=True`. Describe it in COLUMN_MEANINGS.
 2. Fill it: for rows of games in pipeline/pgn/replay.py (REPLAYED) or pipeline/ingest/chunk.py
    (`_columns`), for rows of searches in pipeline/selfplay. `null` marks unknown values.
 3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in
@@ -35,7 +35,7 @@ ROW_GROUP = 32_768
 
 PlaneFormat = Literal["all", "compact"]
 PLANE_FORMATS: tuple[PlaneFormat, ...] = ("all", "compact")
-"""How a shard stores planes: all 77, or the position from which they are computed."""
+"""Formats in which a shard stores planes: all 77, or the position from which they are computed."""
 NAN = float("nan")
 
 
@@ -46,27 +46,27 @@ class Column:
     name: str
     type: pa.DataType
     null: float | None = None
-    """Value that stands for null in a batch, NaN for floats; None if the column has no nulls."""
+    """Sentinel for null in a batch, NaN for floats; None if the column has no nulls."""
     bounds: tuple[int, int] | None = None
     """Minimum and maximum; None if every value of the type is valid."""
     none: int | None = None
-    """Value outside the bounds that means none."""
+    """Stored value outside the bounds that means "none", such as "no promotion"."""
     codec: str = "lz4"
-    """Compression: none, zstd, or lz4 (Parquet's LZ4_RAW) if zstd saves too little for its time."""
+    """Compression: none, zstd, or lz4 (Parquet's LZ4_RAW) where zstd is too slow for its gain."""
     encoding: str = "BYTE_STREAM_SPLIT"
-    """Parquet encoding; dictionary for columns with few distinct values."""
+    """Parquet encoding: "dictionary" suits few distinct values, "" is the writer's default."""
     optional: bool = False
-    """Whether shards may lack the column."""
+    """Whether a shard may omit the column."""
 
 
 U8, U16, U32, U64, F32 = pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float32()
-VISITS = pa.list_(pa.struct([pa.field("label", U16, False), pa.field("share", F32, False)]))
+VISITS_TYPE = pa.list_(pa.struct([pa.field("label", U16, False), pa.field("share", F32, False)]))
 VISITS_LEAVES = ("visits.list.element.label", "visits.list.element.share")
-"""Names of the Parquet columns that store `visits`."""
-_DELTA: Any = {"codec": "none", "encoding": "DELTA_BINARY_PACKED"}
-_MOVE: Any = {"null": NO_LAST_MOVE, "bounds": (0, LABELS - 1)}
-_VALUE: Any = {"null": NAN, "bounds": (-1, 1)}
-_RARE: Any = {"codec": "zstd", "optional": True}
+"""Names of the Parquet columns in which the nested column `visits` is stored."""
+_DELTA_ENCODED: Any = {"codec": "none", "encoding": "DELTA_BINARY_PACKED"}
+_MOVE_VALUES: Any = {"null": NO_LAST_MOVE, "bounds": (0, LABELS - 1)}
+_VALUE_RANGE: Any = {"null": NAN, "bounds": (-1, 1)}
+_OPTIONAL: Any = {"codec": "zstd", "optional": True}
 
 ROW_COLUMNS = (
     Column("label", U16, bounds=(0, LABELS - 1), none=NO_LABEL),
@@ -75,26 +75,26 @@ ROW_COLUMNS = (
     Column("ep_file", U8, bounds=(0, 7), none=NO_EP_FILE),
     Column("halfmove", U8),
     Column("repetition", U8),
-    Column("result", pa.int8(), bounds=(-1, 1), **_DELTA),
+    Column("result", pa.int8(), bounds=(-1, 1), **_DELTA_ENCODED),
     Column("ply", U16),
     Column("plies", U16),
     Column("game", U32),
-    Column("last_move", U16, **_MOVE),
-    Column("eval", pa.int16(), null=-32768, **_DELTA),
+    Column("last_move", U16, **_MOVE_VALUES),
+    Column("eval", pa.int16(), null=-32768, **_DELTA_ENCODED),
     Column("clock", U16, null=65535, codec="none"),
     Column("elo", U16, null=0),
     Column("opponent_elo", U16, null=0),
     Column("base", U16, null=65535),
     Column("increment", U8, null=255),
-    Column("visits", VISITS, null=NAN, codec="zstd", encoding=""),
-    Column("root_value", F32, codec="none", **_VALUE),
-    *(Column(name, U16, **_RARE, **_MOVE) for name in LAST_MOVES[1:]),
-    Column("best_value", F32, **_RARE, **_VALUE),
-    Column("simulations", U16, null=0, **_RARE),
+    Column("visits", VISITS_TYPE, null=NAN, codec="zstd", encoding=""),
+    Column("root_value", F32, codec="none", **_VALUE_RANGE),
+    *(Column(name, U16, **_OPTIONAL, **_MOVE_VALUES) for name in LAST_MOVES[1:]),
+    Column("best_value", F32, **_OPTIONAL, **_VALUE_RANGE),
+    Column("simulations", U16, null=0, **_OPTIONAL),
 )
-"""All columns except those of the planes, in file order."""
+"""All columns except those that store planes, in file order."""
 
-MEANINGS = {
+COLUMN_MEANINGS = {
     "label": "Move played: 0..4095, type x 64 + from-square; 65535 if none is known, in evaluated "
     "positions.",
     "promotion": "Promotion: 0 none, 2 knight .. 5 queen.",
@@ -125,7 +125,7 @@ MEANINGS = {
 }
 """Description of each column, as in datasets/README.md."""
 for _index, _name in enumerate(LAST_MOVES[1:], 2):
-    MEANINGS[_name] = (
+    COLUMN_MEANINGS[_name] = (
         f"The move {_index} half-moves before, as `last_move`; `ingest --history` says how many "
         f"are kept."
     )
@@ -138,92 +138,97 @@ PIECE_COLUMNS = (
     ),
     "turn",
 )
-"""Planes 0..12; `turn` is zero, or all ones if Black is to move."""
+"""Columns of planes 0..12; `turn` is zero, or all ones if Black is to move."""
 assert len(PIECE_COLUMNS) == PIECE_PLANES + 1
 _MOVE_COLUMN_NAMES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
 MOVE_COLUMNS = dict(zip(_MOVE_COLUMN_NAMES, (8, 8, 8, 8, 24, 8), strict=True))
-"""Columns of planes 13..76, by the distance of the move, with their numbers of planes."""
+"""Columns of planes 13..76, grouped by the distance of the move, with the planes in each."""
 BOARD_COLUMNS = tuple(f"piece_bit_{bit}" for bit in range(CODE_BITS))
-BLACK = "black_to_move"
+BLACK_COLUMN = "black_to_move"
 _REPETITIVE_COLUMNS = ("own_king", "opponent_king", "turn", *_MOVE_COLUMN_NAMES[2:])
 
 
-def _plane_column(name: str, kind: pa.DataType, encoding: str = "BYTE_STREAM_SPLIT") -> Column:
-    """Return a column of planes; it is dictionary-encoded where values repeat."""
+def _make_plane_column(name: str, kind: pa.DataType, encoding: str = "BYTE_STREAM_SPLIT") -> Column:
+    """Return a column of planes, dictionary-encoded if its values repeat often."""
     encoding = "dictionary" if name in _REPETITIVE_COLUMNS else encoding
     return Column(name, kind, codec="zstd", encoding=encoding)
 
 
 PLANE_COLUMNS: dict[PlaneFormat, tuple[Column, ...]] = {
     "all": (
-        *(_plane_column(name, U64) for name in PIECE_COLUMNS),
-        *(_plane_column(name, pa.binary(8 * it), "PLAIN") for name, it in MOVE_COLUMNS.items()),
+        *(_make_plane_column(name, U64) for name in PIECE_COLUMNS),
+        *(
+            _make_plane_column(name, pa.binary(8 * it), "PLAIN")
+            for name, it in MOVE_COLUMNS.items()
+        ),
     ),
     "compact": (
-        *(_plane_column(name, U64) for name in BOARD_COLUMNS),
-        Column(BLACK, pa.bool_(), codec="none", encoding="PLAIN"),
+        *(_make_plane_column(name, U64) for name in BOARD_COLUMNS),
+        Column(BLACK_COLUMN, pa.bool_(), codec="none", encoding="PLAIN"),
     ),
 }
-"""Columns that store the planes, by form; they come first in the file."""
+"""Columns that store planes, by format; they come first in the file."""
 
-_PLACE = "(engine/encoding/planes.py)."
-MEANINGS |= {
-    name: f"Plane {plane} of the position in the mover's view {_PLACE}"
+_PLANES_SOURCE = "(engine/encoding/planes.py)."
+COLUMN_MEANINGS |= {
+    name: f"Plane {plane} of the position in the mover's view {_PLANES_SOURCE}"
     for plane, name in enumerate(PIECE_COLUMNS)
 }
-MEANINGS |= {
-    name: f"Planes of legal moves: {words} little-endian uint64 {_PLACE}"
+COLUMN_MEANINGS |= {
+    name: f"Planes of legal moves: {words} little-endian uint64 {_PLANES_SOURCE}"
     for name, words in MOVE_COLUMNS.items()
 }
-MEANINGS |= {
+COLUMN_MEANINGS |= {
     name: f"Bit {bit} of each square's piece code, a bitboard in the mover's view."
     for bit, name in enumerate(BOARD_COLUMNS)
 }
-MEANINGS[BLACK] = "Whether Black is to move; the board is in the mover's view in both cases."
+COLUMN_MEANINGS[BLACK_COLUMN] = (
+    "Whether Black is to move; the board is in the mover's view in both cases."
+)
 
-BY_NAME = {
+COLUMNS_BY_NAME = {
     column.name: column
     for column in (*ROW_COLUMNS, *PLANE_COLUMNS["all"], *PLANE_COLUMNS["compact"])
 }
 COLUMNS = ("planes", *(column.name for column in ROW_COLUMNS if not column.optional))
-"""Names of the batch columns that every shard can fill."""
-OPTIONAL = {column.name: column for column in ROW_COLUMNS if column.optional}
+"""Names of the batch columns that every shard has."""
+OPTIONAL_COLUMNS = {column.name: column for column in ROW_COLUMNS if column.optional}
 EARLIER_MOVES = LAST_MOVES[1:]
-"""Optional columns with the half-moves before the last one."""
+"""Optional columns with the half-moves before the opponent's last move."""
 BATCH_SENTINELS: dict[str, int] = {
     column.name: int(column.null)
     for column in ROW_COLUMNS
     if column.null is not None and column.null == column.null
 }
-"""Value that stands for null in each integer column of a batch; float columns use NaN."""
-STATISTICS = ("label", "ply", "elo", "game")
-"""Columns with minimum and maximum statistics in the footer."""
+"""Sentinel for null in each integer column of a batch; float columns use NaN."""
+STATISTICS_COLUMNS = ("label", "ply", "elo", "game")
+"""Columns whose minimum and maximum are written to the footer."""
 
 
-def columns_of(form: PlaneFormat, optional: Collection[str] = ()) -> list[Column]:
+def list_columns(plane_format: PlaneFormat, optional: Collection[str] = ()) -> list[Column]:
     """Return the columns of a shard in order, including the given optional ones."""
     rows = (column for column in ROW_COLUMNS if not column.optional or column.name in optional)
-    return [*PLANE_COLUMNS[form], *rows]
+    return [*PLANE_COLUMNS[plane_format], *rows]
 
 
-def schema(form: PlaneFormat = "all", optional: Collection[str] = ()) -> pa.Schema:
+def make_schema(plane_format: PlaneFormat = "all", optional: Collection[str] = ()) -> pa.Schema:
     """Return the Arrow schema of a shard, including the given optional columns."""
-    columns = columns_of(form, optional)
+    columns = list_columns(plane_format, optional)
     fields = [pa.field(column.name, column.type, column.null is not None) for column in columns]
     metadata = {"fianchetto_format": str(FORMAT_VERSION), "encoding_version": str(ENCODING_VERSION)}
     return pa.schema(fields, metadata={**metadata, "moves_hash": moves_hash()})
 
 
 def find_plane_format(names: Collection[str]) -> PlaneFormat:
-    """Return the form of a shard from the names of its columns."""
+    """Return the format of a shard's planes, from the names of its columns."""
     return "compact" if BOARD_COLUMNS[0] in names else "all"
 
 
-def writer_options(stored: pa.Schema) -> dict[str, Any]:
-    """Return the Parquet writer options; pyarrow, polars, DuckDB and pandas read the encodings."""
-    columns = [BY_NAME[name] for name in stored.names]
+def make_writer_options(shard_schema: pa.Schema) -> dict[str, Any]:
+    """Return the options of pyarrow's writer; polars, DuckDB and pandas read the encodings too."""
+    columns = [COLUMNS_BY_NAME[name] for name in shard_schema.names]
     codecs = {column.name: column.codec for column in columns if column.name != "visits"}
-    codecs |= dict.fromkeys(VISITS_LEAVES, BY_NAME["visits"].codec)
+    codecs |= dict.fromkeys(VISITS_LEAVES, COLUMNS_BY_NAME["visits"].codec)
     encodings = {column.name: column.encoding for column in columns if column.encoding}
     dictionaries = [name for name, encoding in encodings.items() if encoding == "dictionary"]
     for name in dictionaries:
@@ -235,6 +240,6 @@ def writer_options(stored: pa.Schema) -> dict[str, Any]:
         "compression_level": {name: 1 for name, codec in codecs.items() if codec == "zstd"},
         "use_dictionary": dictionaries,
         "column_encoding": encodings,
-        "write_statistics": list(STATISTICS),
+        "write_statistics": list(STATISTICS_COLUMNS),
         "store_schema": True,
     }

@@ -1,4 +1,4 @@
-"""Compiled kernels: convert planes to columns and back, and gather rows in shuffled order.
+"""Convert planes to columns and back, and gather rows in shuffled order, in compiled kernels.
 
 The kernels are separate from the readers, so that editing a reader does not recompile them. Memory
 latency dominates a shuffle, so rows are prefetched before they are copied.
@@ -26,24 +26,24 @@ from engine.kernels import BORROWING
 
 # ---------------------------------------------------------------- planes and columns
 
-PIECES, WIDTHS = 13, (8, 8, 8, 8, 24, 8)
-"""Number of planes with a column each, and of planes in each column of moves. The loops below use
-these numbers as literals, because they are six times as fast with constant widths."""
-_ROW = PIECES + sum(WIDTHS)
-assert _ROW == MOVE_PLANES + MOVE_TYPES
+SINGLE_PLANES, MOVE_COLUMN_WIDTHS = 13, (8, 8, 8, 8, 24, 8)
+"""Number of planes that have a column each, and of planes in each column of moves. The loops below
+use these numbers as literals, because constant widths make them six times as fast."""
+_ROW_WORDS = SINGLE_PLANES + sum(MOVE_COLUMN_WIDTHS)
+assert _ROW_WORDS == MOVE_PLANES + MOVE_TYPES
 
 
 @njit(**BORROWING)
 def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
     """Copy planes, uint64[R, 77], to columns: 0..12 to uint64[13, R], the others to `groups`.
 
-    Each group is uint64[R * W] with W from WIDTHS. All arrays are contiguous.
+    Each group is uint64[R * W], with W from MOVE_COLUMN_WIDTHS. All arrays are contiguous.
     """
     words = rows_RP.reshape(-1)
     a, b, c, d, e, f = groups
     for row in range(len(rows_RP)):
-        at, narrow, wide = row * _ROW, 8 * row, 24 * row
-        for plane in range(PIECES):
+        at, narrow, wide = row * _ROW_WORDS, 8 * row, 24 * row
+        for plane in range(SINGLE_PLANES):
             pieces_CR[plane, row] = words[at + plane]
         for plane in range(8):
             a[narrow + plane] = words[at + 13 + plane]
@@ -61,8 +61,8 @@ def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
     words = out_RP.reshape(-1)
     a, b, c, d, e, f = groups
     for row in range(len(out_RP)):
-        at, narrow, wide = row * _ROW, 8 * row, 24 * row
-        for plane in range(PIECES):
+        at, narrow, wide = row * _ROW_WORDS, 8 * row, 24 * row
+        for plane in range(SINGLE_PLANES):
             words[at + plane] = pieces_CR[plane, row]
         for plane in range(8):
             words[at + 13 + plane] = a[narrow + plane]
@@ -77,13 +77,13 @@ def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
 # ---------------------------------------------------------------- positions
 
 PACKED_PIECE_WORDS = CODE_BITS
-"""Number of words with the pieces of a packed position (engine/board/piece_codes.py)."""
+"""Words of a packed position that hold its pieces (engine/board/piece_codes.py)."""
 PACKED_WORDS = PACKED_PIECE_WORDS + 1
-"""Number of words of a packed position. The last one is
+"""Words of a packed position. The last one is
 turn (1 for Black) | castling << 8 | en-passant file << 16."""
 
 VALID, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
-"""Outcomes of checking a packed position."""
+"""Results of checking a packed position."""
 
 
 @njit(**BORROWING)
@@ -112,8 +112,8 @@ def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out
 
 
 @njit(**BORROWING)
-def _unpack_one(packed_W: Any, position: Any) -> None:
-    """Unpack one packed position to a position, uint64[16], except for its counters."""
+def _unpack_position(packed_W: Any, position: Any) -> None:
+    """Unpack one packed position to a position, uint64[16], without its counters."""
     a, b, c, d = packed_W[0], packed_W[1], packed_W[2], packed_W[3]
     low, high = ~c & ~d, ~c & d
     position[0] = a & ~b & low
@@ -143,14 +143,14 @@ def _unpack_one(packed_W: Any, position: Any) -> None:
 
 @njit(**BORROWING)
 def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) -> Any:
-    """Write the planes of packed positions, uint64[R, 77].
+    """Write the planes of packed positions to `out_RP`, uint64[R, 77].
 
-    Returns the first invalid row (int64) and its problem, or (-1, VALID); rows from there on are
-    not written. Labels (uint16) must be legal moves or NO_LABEL; an empty array skips this check.
-    `position` is scratch, uint64[16].
+    Returns the first invalid row (int64) and its problem, or (-1, VALID); from that row on, nothing
+    is written. Labels (uint16) must be legal moves or NO_LABEL; an empty array skips this check.
+    `position` is scratch memory, uint64[16].
     """
     for row in range(len(packed_RW)):
-        _unpack_one(packed_RW[row], position)
+        _unpack_position(packed_RW[row], position)
         if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
             return np.int64(row), NO_KINGS
         planes = out_RP[row]
@@ -171,13 +171,13 @@ def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) 
 
 
 SPLIT_ROWS = 64
-"""Rows of planes computed at a time before they are split: 39 kB, which fits in the L1 cache."""
+"""Rows whose planes are computed before they are split: 39 kB, which fits in the L1 cache."""
 
 
 @njit(cache=True, nogil=True)
 def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
     """Write the planes of valid packed positions to columns, as `split_planes` does."""
-    scratch = np.empty((SPLIT_ROWS, _ROW), dtype=np.uint64)
+    scratch = np.empty((SPLIT_ROWS, _ROW_WORDS), dtype=np.uint64)
     none, position = np.empty(0, dtype=np.uint16), np.zeros(WORDS, dtype=np.uint64)
     a, b, c, d, e, f = groups
     for first in range(0, len(packed_RW), SPLIT_ROWS):
@@ -191,27 +191,27 @@ def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
 
 @njit(**BORROWING)
 def unpack_to_positions(packed_RW: Any, positions_RW: Any) -> None:
-    """Unpack packed positions to positions, uint64[R, 16], with counters 0."""
+    """Unpack packed positions to positions, uint64[R, 16], with all counters 0."""
     for row in range(len(packed_RW)):
-        _unpack_one(packed_RW[row], positions_RW[row])
+        _unpack_position(packed_RW[row], positions_RW[row])
 
 
 # ---------------------------------------------------------------- rows in shuffled order
 
-AHEAD = 16
-"""Rows to prefetch ahead of the copy."""
+PREFETCH_ROWS = 16
+"""Number of rows by which prefetching is ahead of copying."""
 TILE_ROWS = 256
-"""Records split into columns at a time: with the next tile 32 kB, which fits in the L1 cache."""
-LINE_WORDS = 8
-"""uint64 words of a cache line."""
+"""Records that are split into columns at a time: two such tiles, 32 kB, fit in the L1 cache."""
+CACHE_LINE_WORDS = 8
+"""Number of uint64 words in a cache line."""
 VALUE_SIZES = (8, 4, 2, 1)
-"""Sizes in bytes of a record's values, widest first."""
-UNUSED = "unused"
-"""Name of the padding that fills a record up to whole words."""
+"""Sizes in bytes of the values in a record, widest first."""
+PADDING = "unused"
+"""Name of the field that pads a record to whole words."""
 
 
-def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
-    """Prefetch the cache line of `words[index]` (uint64[n])."""
+def _make_prefetch(typing_context: Any, words: Any, index: Any) -> Any:
+    """Return the signature and the code generator of `prefetch(words, index)`."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         place, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -227,18 +227,19 @@ def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
     return types.void(words, types.intp), build
 
 
-prefetch: Any = intrinsic(_prefetch_line)
+prefetch: Any = intrinsic(_make_prefetch)
+"""Prefetch the cache line of `words[index]`, where `words` is uint64[n]."""
 
 
 @njit(**BORROWING)
 def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
-    """Copy the picked rows (int64) of contiguous uint64 rows to `out_RP`, in the picked order."""
+    """Copy the picked rows (int64) of a contiguous uint64 array to `out_RP`, in picked order."""
     count, width = len(picked_R), rows_RP.shape[1]
     words = rows_RP.reshape(-1)
     for row in range(count):
-        coming = picked_R[min(row + AHEAD, count - 1)] * width
-        for first in range(0, width, LINE_WORDS):
-            prefetch(words, coming + first)
+        ahead = picked_R[min(row + PREFETCH_ROWS, count - 1)] * width
+        for first in range(0, width, CACHE_LINE_WORDS):
+            prefetch(words, ahead + first)
         source = picked_R[row]
         for word in range(width):
             out_RP[row, word] = rows_RP[source, word]
@@ -248,7 +249,7 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
 def _take_columns(
     numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: Any, out_CK: Any
 ) -> None:
-    """Copy values of the picks `begin` to `end`, from column `first` on, to `out_CK`."""
+    """Copy the columns from `first` on of the picked rows `begin` to `end` - 1 to `out_CK`."""
     numbers, width = numbers_RC.reshape(-1), U(numbers_RC.shape[1])
     for column in range(len(out_CK)):
         out, number = out_CK[column], U(first + column)
@@ -260,8 +261,8 @@ def _take_columns(
 def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 
-    `views` are the records viewed as numbers of the same widths, [R, .]; the columns come first in
-    a record. The next tile of records is prefetched while a tile is copied.
+    `views` are the records viewed as arrays of these four types, [R, .]. The next tile of records
+    is prefetched while a tile is copied.
     """
     eights, fours, twos, ones = views
     out8_CK, out4_CK, out2_CK, out1_CK = outs
@@ -269,13 +270,13 @@ def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     first4 = 2 * len(out8_CK)
     first2 = 2 * (first4 + len(out4_CK))
     first1 = 2 * (first2 + len(out2_CK))
-    asked = 0
+    prefetched = 0
     for begin in range(0, count, TILE_ROWS):
         end = min(begin + TILE_ROWS, count)
-        while asked < min(end + TILE_ROWS, count):
-            for word in range(0, width, LINE_WORDS):
-                prefetch(words, picked_K[asked] * width + word)
-            asked += 1
+        while prefetched < min(end + TILE_ROWS, count):
+            for word in range(0, width, CACHE_LINE_WORDS):
+                prefetch(words, picked_K[prefetched] * width + word)
+            prefetched += 1
         _take_columns(eights, 0, picked_K, begin, end, out8_CK)
         _take_columns(fours, first4, picked_K, begin, end, out4_CK)
         _take_columns(twos, first2, picked_K, begin, end, out2_CK)
@@ -283,17 +284,18 @@ def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
 
 
 class Records:
-    """Rows stored as records, so that a row picked at random costs one cache miss."""
+    """Rows stored as records, so that reading a random row costs one cache miss."""
 
     def __init__(self, records_R: NDArray[Any]) -> None:
-        """Wrap records of whole words: columns in the order of VALUE_SIZES, then UNUSED."""
-        kinds = {name: records_R.dtype[name] for name in records_R.dtype.names or ()}
-        kinds.pop(UNUSED, None)
+        """Wrap records of whole words: columns in the order of VALUE_SIZES, then PADDING."""
+        dtypes = {name: records_R.dtype[name] for name in records_R.dtype.names or ()}
+        dtypes.pop(PADDING, None)
         self.records_R = records_R
         self.fields = [
-            [one for one in kinds.items() if one[1].itemsize == width] for width in VALUE_SIZES
+            [field for field in dtypes.items() if field[1].itemsize == width]
+            for width in VALUE_SIZES
         ]
-        assert list(chain(*self.fields)) == list(kinds.items()), "wider columns are the first"
+        assert list(chain(*self.fields)) == list(dtypes.items()), "wider columns must come first"
         self.views = tuple(
             records_R.view(f"u{width}").reshape(len(records_R), -1) for width in VALUE_SIZES
         )
@@ -301,26 +303,26 @@ class Records:
     def take(self, picked_K: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the columns of the picked rows; columns of one width share one array."""
         outs = tuple(
-            np.empty((len(some), len(picked_K)), dtype=f"u{width}")
-            for some, width in zip(self.fields, VALUE_SIZES, strict=True)
+            np.empty((len(fields), len(picked_K)), dtype=f"u{width}")
+            for fields, width in zip(self.fields, VALUE_SIZES, strict=True)
         )
         _gather_columns(self.views, picked_K, outs)
         taken: dict[str, NDArray[Any]] = {}
-        for some, columns in zip(self.fields, outs, strict=True):
-            for column, (name, kind) in enumerate(some):
+        for fields, columns in zip(self.fields, outs, strict=True):
+            for column, (name, dtype) in enumerate(fields):
                 values = columns[column]
-                # skip needless views: one costs more than copying a few rows
-                taken[name] = values.view(kind) if kind.kind != "u" else values
+                # a view costs more than copying a few rows: make none that is not needed
+                taken[name] = values.view(dtype) if dtype.kind != "u" else values
         return taken
 
 
-def record_type(kinds: Mapping[str, np.dtype[Any]]) -> np.dtype[Any]:
-    """Return the record type of these columns for `Records`."""
+def make_record_type(dtypes: Mapping[str, np.dtype[Any]]) -> np.dtype[Any]:
+    """Return the dtype of records for `Records` with these columns."""
     fields = [
-        (name, kind)
+        (name, dtype)
         for width in VALUE_SIZES
-        for name, kind in kinds.items()
-        if kind.itemsize == width
+        for name, dtype in dtypes.items()
+        if dtype.itemsize == width
     ]
-    size = sum(kind.itemsize for _, kind in fields)
-    return np.dtype([*fields, (UNUSED, f"V{-size % 8}")] if size % 8 else fields)
+    size = sum(dtype.itemsize for _, dtype in fields)
+    return np.dtype([*fields, (PADDING, f"V{-size % 8}")] if size % 8 else fields)

@@ -1,4 +1,4 @@
-"""The manifest of a dataset, which is published last, and the other JSON files of datasets.
+"""Read and check the JSON files of datasets; the manifest is the file that is published last.
 
 A file is read with engine/json_files.py, checked once against its schema, and used as a plain dict.
 Additional fields are allowed, since some commands add their own. Stability: the manifest records
@@ -32,37 +32,37 @@ MAX_GAMES = 1 << 32
 """Maximum number of games, since the column `game` is a uint32."""
 
 
-def _file_name(value: object) -> object:
-    """Refuse a path: it could be outside the dataset."""
+def _require_file_name(value: object) -> object:
+    """Return a plain file name; raises ValueError for a path, which could leave the dataset."""
     bare = isinstance(value, str) and value not in ("", ".", "..") and PurePath(value).name == value
     if not bare or not str(value).isprintable() or "\\" in str(value):
         raise ValueError(f"names a file outside the dataset: {safe_text(value)}")
     return value
 
 
-def _one_line(value: object) -> object:
+def _require_one_line(value: object) -> object:
     if not isinstance(value, str) or not value or not value.isprintable():
         raise ValueError(f"{safe_text(value)} is not a valid name")
     return value
 
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
-Games = Annotated[int, Field(ge=0, le=MAX_GAMES)]
+GameCount = Annotated[int, Field(ge=0, le=MAX_GAMES)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-FileName = Annotated[str, BeforeValidator(_file_name), Field(max_length=200)]
-Name = Annotated[str, BeforeValidator(_one_line), Field(max_length=4096)]
+FileName = Annotated[str, BeforeValidator(_require_file_name), Field(max_length=200)]
+Name = Annotated[str, BeforeValidator(_require_one_line), Field(max_length=4096)]
 Text = Annotated[str, Field(max_length=1 << 16)]
 
 
 class Schema(BaseModel):
-    """A JSON object: values are not converted to other types, and other fields are allowed."""
+    """Base of the schemas: values are not converted to other types, and more fields are allowed."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
 class FileEntry(Schema):
-    """A file of a dataset, in its manifest or in the note of a chunk."""
+    """A file of a dataset, as listed in its manifest or in the note of a chunk."""
 
     name: FileName
     split: Literal["train", "val", "test"] | None
@@ -72,7 +72,7 @@ class FileEntry(Schema):
 
 
 class SourceEntry(Schema):
-    """A dump from which a dataset was made."""
+    """A dump that a dataset was made from."""
 
     name: Text
     bytes: Count
@@ -81,22 +81,22 @@ class SourceEntry(Schema):
 
 
 class GameCounts(Schema):
-    """Numbers of games read, used and dropped by reason."""
+    """Number of games that were read, used, and dropped for each reason."""
 
-    read: Games
+    read: GameCount
     used: Count
     dropped: dict[str, Count]
 
 
 class Example(Schema):
-    """The first game dropped for a reason; `text` is shortened and escaped."""
+    """The first game that was dropped for a reason; `text` is shortened and escaped."""
 
     where: Text
     text: Text
 
 
 class PositionCounts(Schema):
-    """Positions by split."""
+    """Number of positions in each split."""
 
     total: Count
     train: Count
@@ -105,12 +105,12 @@ class PositionCounts(Schema):
 
 
 class Manifest(Schema):
-    """manifest.json of a dataset; its counts must be consistent."""
+    """Schema of a dataset's manifest.json, whose counts must be consistent."""
 
     planes: PlaneFormat
-    """How shards store planes."""
+    """How the shards store planes."""
     row_group: Annotated[int, Field(ge=1, le=ROW_GROUP)]
-    """Rows of each row group except a shard's last, so that rows are counted without footers."""
+    """Rows of each row group except a shard's last: rows are counted without reading footers."""
     sources: list[SourceEntry]
     config: dict[str, Any]
     games: GameCounts
@@ -148,7 +148,7 @@ class Manifest(Schema):
 
 
 class NotedExample(Schema):
-    """The first game of a chunk dropped for a reason."""
+    """The first game of a chunk that was dropped for a reason."""
 
     source: Count
     offset: Count
@@ -157,12 +157,12 @@ class NotedExample(Schema):
 
 
 class ChunkNote(Schema):
-    """.building/parts/00000.json: the results of a finished chunk of an ingest."""
+    """Schema of .building/parts/00000.json, the results of a finished chunk of an ingest."""
 
     text_sha256: Sha256
     config: str = ""
-    """Digest of the settings; "" for self-play, which has a single writer."""
-    games: Games
+    """Hash of the settings; "" for self-play, which has a single writer."""
+    games: GameCount
     status: dict[str, Count]
     examples: dict[str, NotedExample] = {}
     rows: Count
@@ -170,31 +170,31 @@ class ChunkNote(Schema):
     label_collisions: Count
     files: list[FileEntry]
     names: dict[str, Count] = {}
-    """Most frequent player names, in a chunk without moves by the wanted players."""
+    """Most frequent player names of a chunk in which the requested players made no move."""
 
 
-class Joined(Schema):
+class JoinedDataset(Schema):
     """A dataset of a training set."""
 
     name: Name
     path: Name
     manifest_sha256: Sha256
     held_out: Annotated[str, Field(pattern=r"^(all|none|[0-9]{4}\.[0-9]{2}\.[0-9]{2})$")]
-    """First day of the held-out games, all, or none."""
+    """First day of the held-out games, "all" or "none"."""
     why: Text
     held_rows: dict[FileName, list[Count]]
-    """Number of held-out rows in each row group, by file, if `held_out` is a day."""
+    """Number of held-out rows in each row group, by file name, if `held_out` is a day."""
     first_date: Text | None = None
     last_date: Text | None = None
 
 
 class TrainingSet(Schema):
-    """training_set.json."""
+    """Schema of training_set.json."""
 
     config: dict[Literal["hold_out"], Name]
     positions: dict[Literal["train", "val", "test", "latest"], Count]
     games_on_both_sides: dict[Literal["val", "test", "latest"], Count]
-    datasets: Annotated[list[Joined], Field(min_length=1)]
+    datasets: Annotated[list[JoinedDataset], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -213,34 +213,35 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         how = "create a dataset with `fianchetto ingest DUMP --out DIR`"
         raise DatasetError(f"{directory} is not a directory: {how}")
     if not path.is_file():
-        stopped = "an ingest was stopped there: run it again to finish it"
-        hint = stopped if (directory / BUILDING).is_dir() else "no dataset"
+        if (directory / BUILDING).is_dir():
+            hint = "an ingest was stopped there: run it again to finish it"
+        else:
+            hint = "it is not a dataset"
         raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
     manifest: dict[str, Any] = read_json(path, DatasetError, max_bytes=MAX_MANIFEST_BYTES)
     if not isinstance(manifest, dict):
         raise DatasetError(f"{path} is not a Fianchetto manifest")
-    versions = {
+    own_versions = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
     }
-    for name, ours in versions.items():
-        if manifest.get(name) != ours:
+    for name, own in own_versions.items():
+        if manifest.get(name) != own:
             raise damaged_file_error(
-                f"{path} has {name} {safe_text(manifest.get(name))}, but this program reads "
-                f"{ours!r}"
+                f"{path} has {name} {safe_text(manifest.get(name))}, but this program reads {own!r}"
             )
     validate_content(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
 
 
 def list_damage(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the name and damage of each damaged dump."""
+    """Describe the damage of each damaged dump, with its name."""
     damaged = (source for source in manifest["sources"] if source["damage"])
     return [f"{source['name']}: {source['damage']}" for source in damaged]
 
 
-def read_note(path: Path) -> dict[str, Any]:
+def read_chunk_note(path: Path) -> dict[str, Any]:
     """Read and check the note of a chunk of an unfinished ingest; raises DatasetError."""
     note: dict[str, Any] = read_json(path, DatasetError)
     hint = f": it is damaged; delete {path.parents[2]} and ingest again"
@@ -249,5 +250,5 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def damaged_file_error(problem: str) -> DatasetError:
-    """Return the error for a damaged file."""
+    """Return the error for a damaged file, with the remedy to ingest the dump again."""
     return DatasetError(problem, remedy="ingest the dump again", code="damaged")

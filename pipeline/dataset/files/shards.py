@@ -1,4 +1,4 @@
-"""Write and read a shard: a Parquet file of packed rows.
+"""Write and read shards, the Parquet files with the rows of a dataset.
 
 Types, codecs and bounds of the columns are in the table of pipeline/dataset/files/columns.py. Every
 value is checked when its row group is read, which takes 2 % of the reading time. Any problem with a
@@ -26,26 +26,26 @@ from engine.errors import UserError
 from engine.json_files import safe_text
 from pipeline.dataset.files.columns import (
     BATCH_SENTINELS,
-    BY_NAME,
+    COLUMNS_BY_NAME,
     EARLIER_MOVES,
-    OPTIONAL,
+    OPTIONAL_COLUMNS,
     PLANE_COLUMNS,
     ROW_GROUP,
     PlaneFormat,
     find_plane_format,
-    schema,
-    writer_options,
+    make_schema,
+    make_writer_options,
 )
 from pipeline.dataset.files.manifest import MAX_GAMES, damaged_file_error
 from pipeline.dataset.files.stored_planes import (
-    PACKED_WITH,
-    array_numbers,
-    number_array,
-    packed_from,
-    plane_arrays,
-    planes_from,
-    unpack,
-    whole_column,
+    PACKED_STATE_COLUMNS,
+    combine_chunks,
+    make_plane_arrays,
+    read_packed_positions,
+    read_planes,
+    to_arrow,
+    to_numpy,
+    unpack_planes,
 )
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import open_for_arrow
@@ -56,51 +56,53 @@ Batch = dict[str, NDArray[Any]]
 # ---------------------------------------------------------------- writing
 
 
-def rows_table(
-    packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: PlaneFormat = "all"
+def make_rows_table(
+    packed_RW: NDArray[np.uint64],
+    columns: Mapping[str, NDArray[Any]],
+    plane_format: PlaneFormat = "all",
 ) -> pa.Table:
-    """Return a shard's table from packed positions and the other columns.
+    """Return the table of a shard from packed positions and the other columns.
 
-    BATCH_SENTINELS stand for null. Missing `visits` and `root_value` become null; missing optional
-    columns are omitted.
+    BATCH_SENTINELS become null, as do `visits` and `root_value` if they are missing; missing
+    optional columns are omitted.
     """
-    arrays = plane_arrays(packed_RW, form)
-    wanted = schema(form, columns.keys())
-    for field in list(wanted)[len(arrays) :]:
+    arrays = make_plane_arrays(packed_RW, plane_format)
+    stored = make_schema(plane_format, columns.keys())
+    for field in list(stored)[len(arrays) :]:
         if field.name in columns:
             values = columns[field.name].astype(field.type.to_pandas_dtype(), copy=False)
             missing = BATCH_SENTINELS.get(field.name)
-            arrays.append(number_array(values, None if missing is None else values != missing))
+            arrays.append(to_arrow(values, None if missing is None else values != missing))
         else:
             assert field.nullable, f"column {field.name} is missing"
             arrays.append(pa.nulls(len(packed_RW), field.type))
-    return pa.Table.from_arrays(arrays, schema=wanted)
+    return pa.Table.from_arrays(arrays, schema=stored)
 
 
 def write_rows(table: pa.Table, path: Any) -> None:
     """Write a shard's table as Parquet to a path or an open file."""
-    pq.write_table(table, path, row_group_size=ROW_GROUP, **writer_options(table.schema))
+    pq.write_table(table, path, row_group_size=ROW_GROUP, **make_writer_options(table.schema))
 
 
-def write_packed(
+def write_packed_rows(
     packed_RW: NDArray[np.uint64],
     columns: Mapping[str, NDArray[Any]],
-    form: PlaneFormat,
+    plane_format: PlaneFormat,
     target: Any,
 ) -> None:
-    """Write packed rows as `rows_table` and `write_rows` would, one row group at a time."""
-    stored = schema(form, columns.keys())
-    with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
+    """Write packed rows as a shard, one row group at a time to save memory."""
+    stored = make_schema(plane_format, columns.keys())
+    with pq.ParquetWriter(target, stored, **make_writer_options(stored)) as writer:
         for first in range(0, len(packed_RW), ROW_GROUP):
             rows = slice(first, first + ROW_GROUP)
-            mine = {name: values[rows] for name, values in columns.items()}
-            writer.write_table(rows_table(packed_RW[rows], mine, form))
+            group = {name: values[rows] for name, values in columns.items()}
+            writer.write_table(make_rows_table(packed_RW[rows], group, plane_format))
 
 
-def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
-    """Return the column `game` from game numbers within a chunk.
+def make_game_column(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
+    """Return the column `game` from game numbers within a chunk, whose first game is `first_game`.
 
-    Raises DatasetError above MAX_GAMES.
+    Raises DatasetError if a number reaches MAX_GAMES.
     """
     number_R = game_R.astype(np.int64) + first_game
     if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MAX_GAMES:
@@ -111,10 +113,10 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
     return number_R.astype(np.uint32)
 
 
-def earlier_columns(
+def make_earlier_columns(
     earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]
 ) -> dict[str, NDArray[np.uint16]]:
-    """Return rows of `pipeline.pgn.replay.earlier_moves` as the columns EARLIER_MOVES."""
+    """Return the picked rows of earlier moves, uint16[R, H], as the columns EARLIER_MOVES."""
     moves_HK = np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T)
     return dict(zip(EARLIER_MOVES, moves_HK, strict=False))
 
@@ -125,52 +127,52 @@ DAMAGE_ERRORS = (OSError, ValueError, LookupError, OverflowError, MemoryError, p
 """Exceptions that readers raise for damaged files."""
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk."""
-ROW_BYTES = 2 * 8 * (PLANES + MAX_MOVES)
-"""Maximum bytes of a row: its planes and the moves of a search, doubled for dictionaries."""
-DICTIONARY_BYTES = 1 << 20
-"""Additional bytes allowed for the dictionaries and headers of a row group."""
+MAX_ROW_BYTES = 2 * 8 * (PLANES + MAX_MOVES)
+"""Maximum bytes of a row: planes and the moves of a search, doubled for dictionary encoding."""
+MAX_DICTIONARY_BYTES = 1 << 20
+"""Maximum bytes of a row group's dictionaries and headers."""
 
 
 @contextmanager
-def convert_damage_errors(path: Path, what: str = "a shard") -> Iterator[None]:
-    """Convert any error from a damaged Parquet file to a DatasetError with the file's name."""
+def convert_damage_errors(path: Path, kind: str = "a shard") -> Iterator[None]:
+    """Convert the errors of a damaged Parquet file to a one-line DatasetError with its name."""
     try:
         yield
     except UserError:
         raise
     except DAMAGE_ERRORS as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
-            raise  # from Numba's kernel cache: the file is fine
-        said = safe_text(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
-        raise damaged_file_error(f"{path} cannot be read as {what} ({said})") from error
+            raise  # Numba could not write its kernel cache: the shard is not damaged
+        reason = safe_text(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
+        raise damaged_file_error(f"{path} cannot be read as {kind} ({reason})") from error
 
 
 def check_footer(path: Path, footer: pq.FileMetaData, groups: Sequence[int] | None = None) -> None:
-    """Raise DatasetError unless a file has a shard's columns and the manifest's row `groups`.
+    """Raise DatasetError unless a footer has a shard's columns and the manifest's row `groups`.
 
-    A row group that is too large for its number of rows is refused before it is read.
+    A row group that is too large for its number of rows is also refused, before it is read.
     """
     found = footer.schema.to_arrow_schema()
-    stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
-    expected = schema(find_plane_format(found.names), found.names)
-    if not found.equals(expected, check_metadata=False) or stamp != moves_hash():
-        table = safe_text(stamp, quote=False) or "unknown"
+    found_hash = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
+    expected = make_schema(find_plane_format(found.names), found.names)
+    if not found.equals(expected, check_metadata=False) or found_hash != moves_hash():
+        table = safe_text(found_hash, quote=False) or "unknown"
         raise damaged_file_error(
-            f"{path} is not a shard of this version (its move table is {table})"
+            f"{path} is not a shard of this version (the hash of its move table is {table})"
         )
-    rows = group_rows(footer)
-    if groups is not None and rows != list(groups):
+    group_sizes = list_group_sizes(footer)
+    if groups is not None and group_sizes != list(groups):
         raise damaged_file_error(f"{path}: its row groups differ from the manifest")
-    for index, count in enumerate(rows):
+    for index, count in enumerate(group_sizes):
         group = footer.row_group(index)
         sizes = (group.column(at).total_uncompressed_size for at in range(group.num_columns))
-        if (size := sum(sizes)) > count * ROW_BYTES + DICTIONARY_BYTES:
+        if (size := sum(sizes)) > count * MAX_ROW_BYTES + MAX_DICTIONARY_BYTES:
             raise damaged_file_error(
                 f"{path} has {size:,} bytes in {count:,} rows, too many for a shard"
             )
 
 
-def group_rows(footer: pq.FileMetaData) -> list[int]:
+def list_group_sizes(footer: pq.FileMetaData) -> list[int]:
     """Return the number of rows in each row group."""
     return [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
 
@@ -178,15 +180,15 @@ def group_rows(footer: pq.FileMetaData) -> list[int]:
 class ShardReader:
     """An open shard, read by row groups."""
 
-    def __init__(self, file: pq.ParquetFile, wanted: NDArray[np.bool_] | None = None) -> None:
-        """Read a file with a checked footer: the rows of `wanted` games, bool[G], or all rows."""
+    def __init__(self, file: pq.ParquetFile, wanted_games: NDArray[np.bool_] | None = None) -> None:
+        """Read all rows of a file with a checked footer, or those of `wanted_games`, bool[G]."""
         metadata = file.metadata
-        self.file, self.wanted = file, wanted
-        self.form = find_plane_format(metadata.schema.names)
-        self.groups = group_rows(metadata)
+        self.file, self.wanted_games = file, wanted_games
+        self.plane_format = find_plane_format(metadata.schema.names)
+        self.groups = list_group_sizes(metadata)
         """Number of rows in each row group."""
-        self.optional = tuple(name for name in OPTIONAL if name in metadata.schema.names)
-        """Optional columns of the file."""
+        self.optional = tuple(name for name in OPTIONAL_COLUMNS if name in metadata.schema.names)
+        """Optional columns that the file has."""
 
     def read(
         self,
@@ -201,38 +203,40 @@ class ShardReader:
 
         `games` is the number of games in the dataset. Planes are written to `planes_RP`, uint64[R,
         77], if it is given. With `packed`, the planes of a compact shard are returned as packed
-        positions, uint64[R, PACKED], which `unpack` checks later. Raises ValueError for invalid
-        values.
+        positions, uint64[R, PACKED_WORDS], which `unpack_planes` checks later. Raises ValueError
+        for invalid values.
         """
-        if packed and self.form != "compact":
+        if packed and self.plane_format != "compact":
             raise ValueError("its planes are not compact, but the manifest says they are")
-        named = columns if self.wanted is None else dict.fromkeys((*columns, "game"))
-        lacking = [name for name in named if name in OPTIONAL and name not in self.optional]
-        others = [name for name in named if name != "planes" and name not in lacking]
+        selected = columns if self.wanted_games is None else dict.fromkeys((*columns, "game"))
+        lacking = [
+            name for name in selected if name in OPTIONAL_COLUMNS and name not in self.optional
+        ]
+        others = [name for name in selected if name != "planes" and name not in lacking]
         stored = list(others)
         if "planes" in columns:
-            stored += [column.name for column in PLANE_COLUMNS[self.form]]
-            stored += PACKED_WITH if self.form == "compact" else ()
+            stored += [column.name for column in PLANE_COLUMNS[self.plane_format]]
+            stored += PACKED_STATE_COLUMNS if self.plane_format == "compact" else ()
         table = self.file.read_row_group(
             group, columns=list(dict.fromkeys(stored)), use_threads=False
         )
-        batch = {name: _numbers(table, name) for name in others}
+        batch = {name: _read_column(table, name) for name in others}
         if packed:
-            words_RW = packed_from(table)
-            # without visits, the planes are checked when they are computed
-            moves = {"planes": unpack(words_RW)} if "visits" in batch else {}
-            check_rows(batch | moves, games)
+            words_RW = read_packed_positions(table)
+            # visits are compared with the legal moves here, labels when planes are computed
+            planes = {"planes": unpack_planes(words_RW)} if "visits" in batch else {}
+            check_rows(batch | planes, games)
             batch["planes"] = words_RW
         else:
             if "planes" in columns:
-                batch["planes"] = planes_from(table, planes_RP)
+                batch["planes"] = read_planes(table, planes_RP)
             check_rows(batch, games)
         for name in lacking:
-            kind = OPTIONAL[name].type.to_pandas_dtype()
-            batch[name] = np.full(len(table), BATCH_SENTINELS.get(name, np.nan), dtype=kind)
-        if self.wanted is None:
+            dtype = OPTIONAL_COLUMNS[name].type.to_pandas_dtype()
+            batch[name] = np.full(len(table), BATCH_SENTINELS.get(name, np.nan), dtype=dtype)
+        if self.wanted_games is None:
             return batch
-        picked = np.flatnonzero(self.wanted[batch["game"]])
+        picked = np.flatnonzero(self.wanted_games[batch["game"]])
         return {name: batch[name][picked] for name in columns}
 
 
@@ -241,12 +245,12 @@ def open_shard(
     path: Path,
     groups: Sequence[int] | None = None,
     metadata: pq.FileMetaData | None = None,
-    wanted: NDArray[np.bool_] | None = None,
+    wanted_games: NDArray[np.bool_] | None = None,
 ) -> Iterator[ShardReader]:
     """Open a shard; any problem with it, now or while it is read, raises DatasetError.
 
     `groups` are the sizes of the row groups in the manifest. `metadata` is the footer, if it has
-    already been read and checked. If `wanted` [G] is given, only rows of these games are read.
+    already been read and checked. If `wanted_games` [G] is given, only their rows are read.
     """
     with (
         convert_damage_errors(path),
@@ -255,24 +259,21 @@ def open_shard(
     ):
         if metadata is None:
             check_footer(path, file.metadata, groups)
-        yield ShardReader(file, wanted)
+        yield ShardReader(file, wanted_games)
 
 
-def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
-    """Return a column as numpy, with BATCH_SENTINELS for null, or NaN for floats.
-
-    `visits` is an array of objects: None for null, else records `label` and `share` of the moves.
-    """
-    column = whole_column(table.column(name))
+def _read_column(table: pa.Table, name: str) -> NDArray[Any]:
+    """Return a column as a numpy array, with BATCH_SENTINELS for null, or NaN for floats."""
+    column = combine_chunks(table.column(name))
     if name == "visits":
-        return _visits(column)
+        return _visits_to_numpy(column)
     if column.null_count:
         column = column.fill_null(BATCH_SENTINELS.get(name, float("nan")))
-    return array_numbers(column)
+    return to_numpy(column)
 
 
-def _visits(column: pa.ListArray) -> NDArray[Any]:
-    """Return each row's visits, views of one array of records; None for null."""
+def _visits_to_numpy(column: pa.ListArray) -> NDArray[Any]:
+    """Return an object for each row: records `label` and `share` of its moves, None for null."""
     rows = np.empty(len(column), dtype=object)
     if column.null_count == len(column):
         return rows
@@ -290,16 +291,18 @@ def _visits(column: pa.ListArray) -> NDArray[Any]:
 
 
 def check_rows(rows: Batch, games: int | None = None) -> None:
-    """Raise ValueError, naming column and row, for invalid values.
+    """Raise ValueError, naming column and row, for an invalid value in the given columns.
 
-    Missing columns are not checked; `games` bounds the column `game`.
+    `games` is the number of games in the dataset, which bounds the column `game`.
     """
     for name, values in rows.items():
         if name not in ("planes", "visits"):
             _check_bounds(name, values, games)
     if "label" in rows and "plies" in rows:
         unknown = (rows["label"] == NO_LABEL) & (rows["plies"] > 0)
-        _require("label", rows["label"], unknown, "but every move of a game must be known")
+        _require_none_wrong(
+            "label", rows["label"], unknown, "but every move of a game must be known"
+        )
     if "planes" in rows:
         try:
             check_planes(rows["planes"])
@@ -308,47 +311,48 @@ def check_rows(rows: Batch, games: int | None = None) -> None:
         if "label" in rows:
             known = np.flatnonzero(rows["label"] != NO_LABEL)
             wrong = np.zeros(len(rows["label"]), dtype=np.bool_)
-            wrong[known] = ~_legal(rows["planes"], known, rows["label"][known])
-            _require("label", rows["label"], wrong, "which is not a legal move in its position")
+            wrong[known] = ~_are_legal(rows["planes"], known, rows["label"][known])
+            _require_none_wrong(
+                "label", rows["label"], wrong, "which is not a legal move in its position"
+            )
     if "visits" in rows:
         _check_visits(rows)
 
 
 def _check_bounds(name: str, values_R: NDArray[Any], games: int | None) -> None:
-    column = BY_NAME[name]
+    column = COLUMNS_BY_NAME[name]
     bounds = (0, games - 1) if name == "game" and games is not None else column.bounds
     if bounds is None or not len(values_R):
         return
     low, high = bounds
     if low <= values_R.min() <= values_R.max() <= high:
         return
-    wrong = (values_R < low) | (values_R > high)  # NaN (null) compares as False
+    wrong = (values_R < low) | (values_R > high)  # False for NaN, which is null
     for valid in (column.none, column.null):
         if valid is not None:
             wrong &= values_R != valid
-    _require(name, values_R, wrong)
+    _require_none_wrong(name, values_R, wrong)
 
 
-def _require(
+def _require_none_wrong(
     name: str, values: NDArray[Any], wrong: NDArray[np.bool_], why: str = "out of range"
 ) -> None:
-    """Raise ValueError, naming column and row, if any value is wrong."""
+    """Raise ValueError with the column, the row and the value if any value is wrong."""
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(f"{name} is {values[row]} in row {row} of a row group, {why}")
 
 
-def _legal(
+def _are_legal(
     planes_RP: NDArray[np.uint64], rows_N: NDArray[np.int64], labels_N: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return whether labels are legal moves of their rows according to the planes, bool[N]."""
+    """Return which labels are legal moves of their rows according to the planes, bool[N]."""
     words = planes_RP[rows_N, MOVE_PLANES + (labels_N >> 6).astype(np.int64)]
     legal: NDArray[np.bool_] = (words >> (labels_N & 63).astype(np.uint64)) & np.uint64(1) != 0
     return legal
 
 
 def _check_visits(rows: Batch) -> None:
-    """Check that the moves of searches are in range and, if planes are given, legal."""
     searched = [
         (row, moves) for row, moves in enumerate(rows["visits"]) if moves is not None and len(moves)
     ]
@@ -357,8 +361,10 @@ def _check_visits(rows: Batch) -> None:
     moves_N = np.concatenate([moves for _, moves in searched])
     rows_N = np.repeat([row for row, _ in searched], [len(moves) for _, moves in searched])
     labels_N, shares_N = moves_N["label"], moves_N["share"]
-    _require("visits.label", labels_N, labels_N >= LABELS)
-    _require("visits.share", shares_N, ~((shares_N >= 0) & (shares_N <= 1)))
+    _require_none_wrong("visits.label", labels_N, labels_N >= LABELS)
+    _require_none_wrong("visits.share", shares_N, ~((shares_N >= 0) & (shares_N <= 1)))
     if "planes" in rows:
-        legal = _legal(rows["planes"], rows_N, labels_N)
-        _require("visits.label", labels_N, ~legal, "which is not a legal move in its position")
+        legal = _are_legal(rows["planes"], rows_N, labels_N)
+        _require_none_wrong(
+            "visits.label", labels_N, ~legal, "which is not a legal move in its position"
+        )

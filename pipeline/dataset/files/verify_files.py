@@ -1,11 +1,11 @@
 """Verify a dataset's files against its manifest: sizes on every open, hashes once per version.
 
-The version of a file is its size, inode and times. Verified versions are recorded by a mark in the
-user's cache folder, since the dataset may be read-only. Files written on this machine are marked
-when they are published, others when a folder is first opened. A mark is an empty file; its name is
-a hash of all file names, hashes and versions. Without a mark, all files are hashed. In a store only
-sizes are compared, since hashing would download everything. `fianchetto verify` always hashes all
-files.
+The version of a file is its size, inode and times. A dataset whose files were verified is recorded
+by a mark in the user's cache folder, since the dataset itself may be read-only. The mark is an
+empty file; its name is a hash of all file names, hashes and versions. A dataset that this machine
+writes is marked when it is published, any other after its first opening, when all files are hashed.
+In a store only sizes are compared, since hashing would download everything. `fianchetto verify`
+hashes all files, whether or not there is a mark.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ from pipeline.errors import DatasetError
 from pipeline.storage.stores import catch_store_errors, file_hash, is_local
 
 CACHE_VARIABLE = "FIANCHETTO_CACHE"
-"""Environment variable with the folder for marks; default: `fianchetto` in the user's cache."""
+"""Environment variable that names the folder for marks, by default `~/.cache/fianchetto`."""
 MIN_AGE_SECONDS = 2.0
-"""Minimum age of a file's last change in seconds before it is marked: a second change within the
-same clock tick would go unnoticed."""
+"""Minimum time in seconds since the last change of a file that is marked: a further change within
+the same clock tick would go unnoticed."""
 MARK_LIFETIME_SECONDS = 180 * 86_400.0
-"""Seconds after which a mark is deleted, since many datasets are temporary."""
-THREADS = 4
-"""Number of files hashed concurrently; hashing takes a core 0.8 s per GB."""
+"""Age in seconds at which a mark is deleted, since its dataset may be gone."""
+HASH_THREADS = 4
+"""Number of files that are hashed concurrently; one core needs 0.8 s per GB."""
 
 Entry = Mapping[str, Any]
 
@@ -44,47 +44,50 @@ def verify_files(
 ) -> None:
     """Raise DatasetError for a file that is missing or differs from the manifest.
 
-    Marked files are not read. Hashing reports progress in bytes; raises Stopped.
+    Files are hashed only without a mark; hashing reports progress in bytes. Raises Stopped.
     """
     entries = manifest["files"]
     local = is_local(directory)
-    versions = _versions(directory, entries) if local else _list_sizes(directory)
+    versions = _read_versions(directory, entries) if local else _list_sizes(directory)
     for entry in entries:
         if entry["name"] not in versions:
-            raise _refusal(directory, entry, "it is missing")
+            raise _make_mismatch_error(directory, entry, "it is missing")
         if (size := versions[entry["name"]][0]) != entry["bytes"]:
-            raise _refusal(directory, entry, f"it has {size:,} bytes, not {entry['bytes']:,}")
-    mark = _mark(entries, versions) if local else None
+            raise _make_mismatch_error(
+                directory, entry, f"it has {size:,} bytes, not {entry['bytes']:,}"
+            )
+    mark = _find_mark(entries, versions) if local else None
     if local and not (mark and os.path.exists(mark)):  # noqa: PTH110 - Path.exists may raise
-        settled = (time.time() - MIN_AGE_SECONDS) * 1e9
+        latest_change = (time.time() - MIN_AGE_SECONDS) * 1e9
         _compare_hashes(directory, entries, progress, stop)
-        if all(changed < settled for *_, changed in versions.values()):
+        if all(changed < latest_change for *_, changed in versions.values()):
             _create_mark(mark)
 
 
-def remember_files(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Mark new files as verified, so that they are not hashed when they are opened."""
+def mark_files_verified(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Mark files that were just written as verified, so that opening them does not hash them."""
     if is_local(directory):
         entries = manifest["files"]
-        _create_mark(_mark(entries, _versions(directory, entries)))
+        _create_mark(_find_mark(entries, _read_versions(directory, entries)))
 
 
-def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
+def _make_mismatch_error(directory: Path, entry: Entry, why: str) -> DatasetError:
     return damaged_file_error(
         f"{directory / entry['name']} does not match the manifest ({why}): `fianchetto verify` "
         "lists all such files"
     )
 
 
-def _versions(directory: Path, entries: Sequence[Entry]) -> dict[str, list[int]]:
+def _read_versions(directory: Path, entries: Sequence[Entry]) -> dict[str, list[int]]:
     """Return the size, inode and times of each existing file of a local folder, by name."""
     found: dict[str, list[int]] = {}
     for entry in entries:
         with suppress(FileNotFoundError, NotADirectoryError):
-            at = (directory / entry["name"]).stat()
-            if stat.S_ISREG(at.st_mode):
+            info = (directory / entry["name"]).stat()
+            if stat.S_ISREG(info.st_mode):
                 # include the ctime, since programs can set the mtime
-                found[entry["name"]] = [at.st_size, at.st_ino, at.st_mtime_ns, at.st_ctime_ns]
+                times = [info.st_mtime_ns, info.st_ctime_ns]
+                found[entry["name"]] = [info.st_size, info.st_ino, *times]
     return found
 
 
@@ -99,12 +102,12 @@ def _list_sizes(directory: Path) -> dict[str, list[int]]:
     return found
 
 
-def _mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path | None:
-    """Return the path of the mark for these file versions, None for a user without a home."""
+def _find_mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path | None:
+    """Return the path of the mark for these file versions; None for a user without a home."""
     files = [[entry["name"], entry["sha256"], versions[entry["name"]]] for entry in entries]
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-    if named := os.environ.get(CACHE_VARIABLE):
-        return Path(named) / "verified" / digest
+    if cache := os.environ.get(CACHE_VARIABLE):
+        return Path(cache) / "verified" / digest
     with suppress(RuntimeError):
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         return base / "fianchetto" / "verified" / digest
@@ -112,7 +115,7 @@ def _mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path |
 
 
 def _create_mark(mark: Path | None) -> None:
-    """Create a verification mark, and delete expired ones; OSErrors are ignored."""
+    """Create a mark and delete expired ones; a cache that cannot be written is ignored."""
     if mark is None:
         return
     with suppress(OSError):
@@ -126,18 +129,18 @@ def _create_mark(mark: Path | None) -> None:
 def _compare_hashes(
     directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop
 ) -> None:
-    done, total, over = 0, sum(entry["bytes"] for entry in entries), Event()
-    pool = ThreadPoolExecutor(min(THREADS, count_cores()), "hash")
+    done, total, closing = 0, sum(entry["bytes"] for entry in entries), Event()
+    pool = ThreadPoolExecutor(min(HASH_THREADS, count_cores()), "hash")
     try:
         hashes = pool.map(
-            lambda entry: file_hash(directory / entry["name"], lambda: over.is_set() or stop()),
+            lambda entry: file_hash(directory / entry["name"], lambda: closing.is_set() or stop()),
             entries,
         )
         for entry, found in zip(entries, hashes, strict=True):
             if found != entry["sha256"]:
-                raise _refusal(directory, entry, "its hash differs")
+                raise _make_mismatch_error(directory, entry, "its hash differs")
             done += entry["bytes"]
             progress(Tick(done, total, "B", stage="checking hashes"))
     finally:
-        over.set()  # files that are still being hashed
+        closing.set()  # after an error, stop hashing the other files
         pool.shutdown(cancel_futures=True)

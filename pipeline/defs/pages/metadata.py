@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 from engine.encoding.planes import ENCODING_VERSION
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, MEANINGS, columns_of
+from pipeline.dataset.files.columns import COLUMN_MEANINGS, FORMAT_VERSION, GAMES, list_columns
 from pipeline.dataset.files.games import read_games
 from pipeline.defs.pages import pictures
 from pipeline.defs.resources import DataFolder
@@ -205,9 +205,9 @@ def make_column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     """Return the schema of a dataset's shards, with a description of each column."""
     history = (manifest.get("config") or {}).get("history", 1)
     columns = []
-    for column in columns_of(manifest["planes"], LAST_MOVES[:history]):
+    for column in list_columns(manifest["planes"], LAST_MOVES[:history]):
         optional = dg.TableColumnConstraints(nullable=column.null is not None)
-        text = MEANINGS[column.name]
+        text = COLUMN_MEANINGS[column.name]
         columns.append(dg.TableColumn(column.name, str(column.type), text, constraints=optional))
     return dg.TableSchema(columns)
 

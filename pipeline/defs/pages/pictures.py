@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.defs.resources import DataFolder
 from pipeline.evaluation.charts import board_of, board_svg, move_from_label, san
-from pipeline.evaluation.render import publish_bytes
+from pipeline.storage.stores import publish_bytes
 
 Row = Mapping[str, Any]
 """A row of a shard, by column name."""

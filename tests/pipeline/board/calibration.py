@@ -32,7 +32,7 @@ from pipeline.board.scores import (
 )
 from pipeline.dataset.dataset import open_manifest
 from pipeline.dataset.files.games import read_games
-from pipeline.dataset.strata import RATING_EDGES, band_names, rating_band
+from pipeline.dataset.strata import RATING_EDGES, assign_rating_bands, name_bands
 from pipeline.evaluation.figures import clustered_mean
 from pipeline.evaluation.game_texts import read_texts
 from pipeline.samples.shipped import EMBEDDED
@@ -66,7 +66,7 @@ def measure_games(
 ) -> tuple[NDArray[np.float64], ...]:
     """Return features float64[R, F]; ratings, is-a-blunder and game number, float64[R] each."""
     rng, dataset = np.random.default_rng(1), open_manifest(positions)
-    splits = read_games(positions, dataset.page, ["split"])["split"].to_pylist()
+    splits = read_games(positions, dataset.manifest, ["split"])["split"].to_pylist()
     numbers = [number for number, name in enumerate(splits) if name == split]
     numbers = rng.permutation(numbers)[: 2 * count].tolist()
     _, texts = read_texts(dataset, [dump], numbers, None)
@@ -106,8 +106,8 @@ def compare_by_rating(
     risk_R: Any, ratings_R: Any, blunder_R: Any, game_R: Any
 ) -> list[dict[str, Any]]:
     """Return a row for each rating band, with predicted minus observed and its interval by game."""
-    bands_R, rows = rating_band(ratings_R, RATING_EDGES), []
-    for band, name in enumerate(band_names(RATING_EDGES)):
+    bands_R, rows = assign_rating_bands(ratings_R, RATING_EDGES), []
+    for band, name in enumerate(name_bands(RATING_EDGES)):
         here_R = bands_R == band
         if here_R.any():
             error, low, high = clustered_mean(risk_R[here_R] - blunder_R[here_R], game_R[here_R])

@@ -206,7 +206,9 @@ def gain_by_hand(board: chess.Board, line: list[chess.Move]) -> int:
 
     def balance(one: chess.Board) -> int:
         pieces = one.piece_map().values()
-        return sum(EXCHANGE_VALUES[p.piece_type] * (1 if p.color == board.turn else -1) for p in pieces)
+        return sum(
+            EXCHANGE_VALUES[p.piece_type] * (1 if p.color == board.turn else -1) for p in pieces
+        )
 
     end = board.copy()
     for move in line:

@@ -1,4 +1,4 @@
-"""One dump in both forms of planes, made once."""
+"""One dump, ingested once with each format of planes."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from tests.pipeline import datasets
 
 @pytest.fixture(scope="package")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the path of the dump, 40 random games, and of its dataset in each form."""
-    folder = tmp_path_factory.mktemp("forms")
+    """Return the paths of a dump of 40 random games and of its datasets, by plane format."""
+    folder = tmp_path_factory.mktemp("formats")
     dump = datasets.dump(folder / "games.pgn", 40)
-    for form in PLANE_FORMATS:
-        config = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1, planes=form)
-        ingest([str(dump)], folder / form, config, workers=1)
-    return {"dump": dump} | {form: folder / form for form in PLANE_FORMATS}
+    for plane_format in PLANE_FORMATS:
+        config = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1, planes=plane_format)
+        ingest([str(dump)], folder / plane_format, config, workers=1)
+    return {"dump": dump} | {plane_format: folder / plane_format for plane_format in PLANE_FORMATS}

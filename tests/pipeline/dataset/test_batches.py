@@ -1,5 +1,6 @@
-"""Batches: a permutation of the rows each epoch, the same from any step, shared out by rank."""
+"""Batches permute the rows each epoch, are the same from any step, and are divided by rank."""
 
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from tests.pipeline.datasets import random_game, with_planes
+from tests.pipeline import datasets
 from tests.pipeline.searched import dataset, playouts
 
 COLUMNS = (*HUMAN_COLUMNS, *LAST_MOVES[1:])
@@ -30,9 +31,8 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "ROW_GROUP", 64)
         for first, last, held_out in ((0, 500, 0), (500, 800, 0), (800, 1070, 70)):
-            mine = {name: values[first:last] for name, values in rows.items()}
-            folder = tmp_path_factory.mktemp("batches")
-            made.append(dataset(folder, mine, held_out=held_out))
+            part = {name: values[first:last] for name, values in rows.items()}
+            made.append(dataset(tmp_path_factory.mktemp("batches"), part, held_out=held_out))
     return made
 
 
@@ -46,22 +46,21 @@ def equal(one: Batch, other: Batch) -> bool:
     )
 
 
-def games(stream: Any) -> np.ndarray[Any, Any]:
+def games(stream: Iterable[Batch]) -> np.ndarray[Any, Any]:
     return np.concatenate([batch["game"] for batch in stream])
 
 
 @pytest.mark.parametrize("batch_size", [50, 130])
-def test_an_epoch_is_a_permutation_of_its_own(paths: list[Path], batch_size: int) -> None:
-    rows = batches(paths, batch_size=batch_size, seed=1)
-    found = games(islice(rows.from_step(0), 3 * 1000 // batch_size + 1))
-    epochs = np.split(found[:3000], 3)
+def test_each_epoch_is_another_permutation(paths: list[Path], batch_size: int) -> None:
+    stream = batches(paths, batch_size=batch_size, seed=1).from_step(0)
+    epochs = np.split(games(islice(stream, 3 * 1000 // batch_size + 1))[:3000], 3)
     for epoch in epochs:
         assert np.array_equal(np.sort(epoch), np.arange(1000))
     assert len({tuple(epoch) for epoch in (*epochs, np.arange(1000))}) == 4
 
 
-def test_rows_travel_whole(paths: list[Path]) -> None:
-    tables = [with_planes(pq.read_table(path / "train-00000-0.parquet")) for path in paths]
+def test_the_columns_of_a_row_stay_together(paths: list[Path]) -> None:
+    tables = [datasets.join_planes(pq.read_table(path / "train-00000-0.parquet")) for path in paths]
     stored = {row["game"]: row for table in tables for row in table.to_pylist()}
     for batch in islice(batches(paths, batch_size=70, columns=COLUMNS).from_step(0), 14):
         for at, game in enumerate(batch["game"].tolist()):
@@ -73,67 +72,42 @@ def test_rows_travel_whole(paths: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [64, 999, 1700])
-def test_any_step_is_the_same_as_in_an_undisturbed_stream(
-    paths: list[Path], batch_size: int
-) -> None:
+def test_a_resumed_stream_has_the_same_batches(paths: list[Path], batch_size: int) -> None:
     count = 3 * 1000 // batch_size + 2
     whole = list(islice(batches(paths, batch_size=batch_size, seed=3).from_step(0), count))
     assert all(len(batch["game"]) == batch_size for batch in whole)
     for step in range(0, count, 1 + count // 20):
-        again = next(batches(paths, batch_size=batch_size, seed=3).from_step(step))
-        assert equal(again, whole[step]), f"step {step}"
+        resumed = next(batches(paths, batch_size=batch_size, seed=3).from_step(step))
+        assert equal(resumed, whole[step]), f"step {step}"
     other = next(batches(paths, batch_size=batch_size, seed=4).from_step(0))
     assert not equal(other, whole[0])
 
 
-@pytest.mark.parametrize("world", [3, 7])
-def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
-    paths: list[Path], world: int
-) -> None:
-    shared = [
-        batches(paths, batch_size=10 * world, seed=5, rank=rank, world=world)
-        for rank in range(world)
-    ]
-    for epoch in range(3):
-        parts = [[*rank._parts(epoch)] for rank in shared]
-        rows = [
-            (part.shard.path, part.group, row)
-            for rank in parts
-            for part in rank
-            for row in range(part.first, part.last)
-        ]
-        assert len(set(rows)) == len(rows) == 1000
-        assert {sum(part.rows for part in rank) for rank in parts} <= {
-            1000 // world,
-            1000 // world + 1,
-        }
-        assert sum(map(len, parts)) <= 17 + world - 1, (
-            "a group that a cut goes through is read twice"
-        )
+@pytest.mark.parametrize("world", [3, 5])
+def test_the_ranks_together_read_every_row_once_in_an_epoch(paths: list[Path], world: int) -> None:
+    epochs: list[list[set[int]]] = [[], []]
+    for rank in range(world):
+        part = batches(paths, batch_size=10 * world, seed=1, rank=rank, world=world)
+        rows = part.share[1] - part.share[0]
+        assert rows in (1000 // world, 1000 // world + 1)
+        stream = list(islice(part.from_step(0), 2 * rows // 10 + 1))
+        assert {len(batch["game"]) for batch in stream} == {10}
+        for epoch, found in enumerate(np.split(games(stream)[: 2 * rows], 2)):
+            assert len(set(found.tolist())) == rows
+            epochs[epoch].append(set(found.tolist()))
+    for epoch in epochs:
+        assert set().union(*epoch) == set(range(1000))
+    assert epochs[0] != epochs[1], "a rank must get other rows in each epoch"
 
 
-def test_the_batches_of_ranks_are_equal_parts_and_an_epoch_of_them_is_every_row(
-    paths: list[Path],
-) -> None:
-    ranks = [batches(paths, batch_size=50, seed=1, rank=rank, world=5) for rank in range(5)]
-    streams = [rank.from_step(0) for rank in ranks]
-    epochs = []
-    for _ in range(2):
-        parts = [np.stack([batch["game"] for batch in islice(stream, 20)]) for stream in streams]
-        assert [part.shape for part in parts] == [(20, 10)] * 5
-        assert np.array_equal(np.sort(np.concatenate(parts, axis=None)), np.arange(1000))
-        epochs.append([set(part.reshape(-1).tolist()) for part in parts])
-    assert epochs[0] != epochs[1], "a rank's rows are others in each epoch"
-
-
-def test_read_rows_gives_every_row_in_the_order_of_the_files(paths: list[Path]) -> None:
+def test_read_rows_yields_every_row_in_file_order(paths: list[Path]) -> None:
     assert np.array_equal(games(batches(paths, batch_size=33).read_rows()), np.arange(1000))
     held_out = batches(paths[2:], "val", batch_size=33)
     assert np.array_equal(games(held_out.read_rows()), np.arange(1000, 1070))
 
 
 @pytest.mark.parametrize("columns", ["planes label", "ply planes visits", "visits", "elo ply elo"])
-def test_only_the_columns_asked_for_are_read_and_each_once(paths: list[Path], columns: str) -> None:
+def test_only_requested_columns_are_read(paths: list[Path], columns: str) -> None:
     rows = batches(paths, batch_size=10, columns=columns.split())
     assert list(next(rows.from_step(0))) == list(dict.fromkeys(columns.split()))
     assert set(next(rows.read_rows())) == set(columns.split())
@@ -152,29 +126,28 @@ def test_only_the_columns_asked_for_are_read_and_each_once(paths: list[Path], co
         ("train", {"columns": []}, ConfigError, "name at least one column"),
     ],
 )
-def test_batches_that_cannot_be_are_refused(
+def test_invalid_settings_are_refused(
     paths: list[Path], split: str, options: dict[str, Any], refusal: type[Exception], words: str
 ) -> None:
     with pytest.raises(refusal, match=words):
         batches(paths, split, **options)
 
 
-def test_rows_are_drawn_from_all_of_them_and_none_twice(paths: list[Path]) -> None:
-    """Every row is equally likely: in 20 samples of 100, each tenth of the rows has a tenth."""
+def test_samples_are_distinct_rows_and_all_rows_are_equally_likely(paths: list[Path]) -> None:
+    """In 20 samples of 100 rows, each tenth of the rows has a tenth of the sampled rows."""
     tenths = np.zeros(10)
     for seed in range(20):
-        found = games(batches(paths, batch_size=32, seed=seed).sample(100))
-        assert len(set(found.tolist())) == len(found) == 100
-        tenths += np.bincount(found // 100, minlength=10)
+        sampled = games(batches(paths, batch_size=32, seed=seed).sample(100))
+        assert len(set(sampled.tolist())) == len(sampled) == 100
+        tenths += np.bincount(sampled // 100, minlength=10)
     assert np.abs(tenths - 200).max() < 5 * (200 * 0.9) ** 0.5
     everything = games(batches(paths, batch_size=999).sample(10**9))
     assert np.array_equal(everything, np.arange(1000))
 
 
-def test_the_shuffle_of_an_ingest_is_not_undone(tmp_path: Path) -> None:
+def test_shuffling_does_not_undo_the_shuffle_of_ingest(tmp_path: Path) -> None:
     """The first batch of a dump with one chunk and one row group has rows of many games."""
-    dump = tmp_path / "games.pgn"
-    dump.write_text("\n".join(random_game(seed) for seed in range(60)))
+    dump = datasets.dump(tmp_path / "games.pgn", 60)
     ingest([str(dump)], tmp_path / "out", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
     for seed in range(3):
         rows = next(Batches([tmp_path / "out"], batch_size=120, seed=seed).from_step(0))

@@ -1,9 +1,8 @@
-"""Files from strangers, one table: each kind of damage is refused once, in one line that names the
-file.
+"""Every kind of damage to a dataset's files is refused in one line that names the file.
 
-Damage is read through `Dataset`, as every command does; a few kinds are tried on each command,
-which ends in one line and leaves nothing in --out. Whatever passes the checks as an exception that
-is no UserError fails the test, as it would be a traceback for a person.
+Damage is read through `Dataset`, as every command does, and some kinds through each command, which
+must end in one line and leave nothing in --out. An exception other than UserError fails the test,
+since a user would see a traceback.
 """
 
 import math
@@ -24,7 +23,7 @@ from pipeline.cli.main import main, parse
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import COLUMNS
-from pipeline.dataset.files.games import GAMES_COLUMNS, games_tables
+from pipeline.dataset.files.games import GAMES_COLUMNS, read_game_tables
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.verify_files import CACHE_VARIABLE
 from pipeline.dataset.join import join
@@ -35,88 +34,83 @@ from pipeline.validation.verify import verify_dataset
 from tests.pipeline import hostile
 from tests.pipeline.hostile import (
     DATASET,
-    GONE,
+    INVALID_JSON,
+    MISSING,
     NET,
-    NO_JSON,
     OTHER,
     SET,
     SHARD,
-    Spoil,
-    column,
-    cut,
-    edited,
-    folder_instead,
-    gone,
-    retyped,
-    stored,
-    written,
+    Change,
+    Damage,
+    change_table,
+    delete,
+    overwrite,
+    replace_by_folder,
+    set_cell,
+    set_field,
+    set_type,
+    truncate,
 )
 from tests.waiting import drop_slow_lines
 
 MANIFEST, PAGE = f"{DATASET}/manifest.json", f"{SET}/training_set.json"
 CARD, GAMES = f"{NET}/checkpoint.json", f"{DATASET}/games.parquet"
 
-
-class ReachedError(UserError):
-    """All checks before the work were passed."""
-
-
-Spoilt = dict[str, tuple[Spoil, str]]
-"""By name: what spoils a file, and the file that the refusal must name."""
+Damages = dict[str, tuple[Damage, str]]
+"""By name: damage, and the file that the error must name."""
 
 
-def wrong(file: str, way: str, *values: Any) -> Spoilt:
-    """Set one field of a JSON file, by its dotted name, to each of some values."""
-    keys = [int(key) if key.isdigit() else key for key in way.split(".")]
-    names = [
-        "gone" if value is GONE else "changed" if callable(value) else str(value)[:30]
-        for value in values
-    ]
-    spoils = (edited(file, *keys, value=value) for value in values)
-    return {f"{way} = {name}": (spoil, file) for name, spoil in zip(names, spoils, strict=True)}
+def invalid(file: str, field: str, *values: Any) -> Damages:
+    """Set one field of a JSON file, by its dotted name, to each of the values in turn."""
+    keys = [int(key) if key.isdigit() else key for key in field.split(".")]
+
+    def name(value: Any) -> str:
+        return "missing" if value is MISSING else "changed" if callable(value) else str(value)[:30]
+
+    return {
+        f"{field} = {name(value)}": (set_field(file, *keys, value=value), file) for value in values
+    }
 
 
-MANIFESTS: Spoilt = {
-    **{f"bytes: {name}": (written(MANIFEST, data), MANIFEST) for name, data in NO_JSON.items()},
-    "a folder": (folder_instead(MANIFEST), MANIFEST),
-    **wrong(MANIFEST, "format_version", "other"),
-    **wrong(MANIFEST, "encoding_version", None),
-    **wrong(MANIFEST, "moves_hash", "other"),
-    **wrong(MANIFEST, "sources", GONE, [{"name": "a"}]),
-    **wrong(MANIFEST, "games.used", 10**6),
-    **wrong(MANIFEST, "games.read", 1, 2**33),
-    **wrong(MANIFEST, "positions.total", -1, 1.5, "7", True, None, 12),
-    **wrong(MANIFEST, "positions_dropped", {"filter": -1}),
-    **wrong(MANIFEST, "files", [], [7]),
-    **wrong(MANIFEST, "files.0.rows", 0),
-    **wrong(MANIFEST, "files.0.sha256", "0" * 63),
-    **wrong(MANIFEST, "files.0.split", "latest", None),
-    **wrong(MANIFEST, "files.0.name", "../x.parquet", "/etc/passwd", "a\nb", "", "x" * 300),
-    **wrong(MANIFEST, "files", lambda files: [*files, files[0]]),
-}
-FILES = {
-    "bytes lie": (edited(MANIFEST, "files", 0, "bytes", value=1), SHARD),
-    "a hash lies": (edited(MANIFEST, "files", 0, "sha256", value="0" * 64), SHARD),
-    "a shard is gone": (gone(SHARD), SHARD),
-    "a shard is a folder": (folder_instead(SHARD), SHARD),
-    "a shard is other bytes": (written(SHARD, b"PAR1 nothing else"), SHARD),
-    "games.parquet is gone": (gone(GAMES), GAMES),
-    "games.parquet is other bytes": (written(GAMES, b""), GAMES),
+MANIFESTS: Damages = {
+    **{f"bytes: {it}": (overwrite(MANIFEST, data), MANIFEST) for it, data in INVALID_JSON.items()},
+    "a folder": (replace_by_folder(MANIFEST), MANIFEST),
+    **invalid(MANIFEST, "format_version", "other"),
+    **invalid(MANIFEST, "encoding_version", None),
+    **invalid(MANIFEST, "moves_hash", "other"),
+    **invalid(MANIFEST, "sources", MISSING, [{"name": "a"}]),
+    **invalid(MANIFEST, "games.used", 10**6),
+    **invalid(MANIFEST, "games.read", 1, 2**33),
+    **invalid(MANIFEST, "positions.total", -1, 1.5, "7", True, None, 12),
+    **invalid(MANIFEST, "positions_dropped", {"filter": -1}),
+    **invalid(MANIFEST, "files", [], [7]),
+    **invalid(MANIFEST, "files.0.rows", 0),
+    **invalid(MANIFEST, "files.0.sha256", "0" * 63),
+    **invalid(MANIFEST, "files.0.split", "latest", None),
+    **invalid(MANIFEST, "files.0.name", "../x.parquet", "/etc/passwd", "a\nb", "", "x" * 300),
+    **invalid(MANIFEST, "files", lambda files: [*files, files[0]]),
+    "wrong bytes": (set_field(MANIFEST, "files", 0, "bytes", value=1), SHARD),
+    "wrong hash": (set_field(MANIFEST, "files", 0, "sha256", value="0" * 64), SHARD),
+    "missing shard": (delete(SHARD), SHARD),
+    "a folder as shard": (replace_by_folder(SHARD), SHARD),
+    "other bytes as shard": (overwrite(SHARD, b"PAR1 nothing else"), SHARD),
+    "missing games.parquet": (delete(GAMES), GAMES),
+    "other bytes as games.parquet": (overwrite(GAMES, b""), GAMES),
 }
 """Refused when a dataset is opened."""
 
 
-def changed(change: Callable[[pa.Table], pa.Table]) -> Spoil:
-    """Write the shard again with another table, and other options than a shard has."""
-    return stored(SHARD, change, compression="zstd")
+def change_shard(change: Change, **writer: Any) -> Damage:
+    """Change the table of the shard, and write it with other options than a shard has."""
+    return change_table(SHARD, change, **(writer or {"compression": "zstd"}))
 
 
-def nullable(table: pa.Table) -> pa.Table:
+def make_nullable(table: pa.Table) -> pa.Table:
     fields = [field.with_nullable(True) for field in table.schema]
     return table.cast(pa.schema(fields, table.schema.metadata))
 
 
-def large_groups(table: pa.Table) -> pa.Table:
+def repeat_rows(table: pa.Table) -> pa.Table:
     return pa.concat_tables([table] * (40_000 // len(table) + 1))
 
 
@@ -139,24 +133,24 @@ CELLS: dict[str, list[Any]] = {
         [{"label": 0, "share": 0.0}] * 300_000,
     ],
 }
-"""Values of one row that no row has."""
+"""Invalid values of one row."""
 ROWS = {
-    "half a shard": cut(SHARD, 0.5),
-    "an empty shard": cut(SHARD, 0.0),
-    "a shard without its end": cut(SHARD, 0.99),
-    "a column is missing": stored(SHARD, lambda table: table.drop_columns(["castling"])),
-    "a column more": changed(lambda table: table.append_column("more", table["label"])),
-    "labels of 32 bits": changed(retyped("label", pa.int32())),
-    "labels are text": changed(retyped("label", pa.string(), str)),
-    "planes of 63 bytes": changed(retyped("moves_1", pa.binary(63), lambda row: bytes(63))),
-    "planes of any length": changed(retyped("moves_1", pa.binary(), lambda row: bytes(row))),
-    "visits are no structs": changed(retyped("visits", pa.list_(pa.int32()), lambda row: [1])),
-    "row groups of 40,000": stored(SHARD, large_groups, row_group_size=40_000),
-    "labels that may be null": changed(nullable),
-    "of another vocabulary": changed(lambda table: table.replace_schema_metadata({})),
-    "a label that is not legal": stored(SHARD, hostile.illegal_label),
+    "half a shard": truncate(SHARD, 0.5),
+    "an empty shard": truncate(SHARD, 0.0),
+    "a shard without its end": truncate(SHARD, 0.99),
+    "a missing column": change_table(SHARD, lambda table: table.drop_columns(["castling"])),
+    "an additional column": change_shard(lambda table: table.append_column("x", table["label"])),
+    "labels of 32 bits": change_shard(set_type("label", pa.int32())),
+    "labels as text": change_shard(set_type("label", pa.string(), str)),
+    "planes of 63 bytes": change_shard(set_type("moves_1", pa.binary(63), lambda row: bytes(63))),
+    "planes of any length": change_shard(set_type("moves_1", pa.binary(), lambda row: bytes(row))),
+    "visits as numbers": change_shard(set_type("visits", pa.list_(pa.int32()), lambda row: [1])),
+    "row groups of 40,000": change_shard(repeat_rows, row_group_size=40_000),
+    "nullable labels": change_shard(make_nullable),
+    "no hash of the move table": change_shard(lambda table: table.replace_schema_metadata({})),
+    "an illegal label": change_table(SHARD, hostile.set_illegal_label),
     **{
-        f"{name} is {str(value)[:40]}": stored(SHARD, column(name, value))
+        f"{name} is {str(value)[:40]}": change_table(SHARD, set_cell(name, value))
         for name, values in CELLS.items()
         for value in values
     },
@@ -164,28 +158,32 @@ ROWS = {
 """Refused when the rows are read."""
 
 GAME_TABLES = {
-    "half a table of games": cut(GAMES, 0.5),
-    "a split of games": stored(GAMES, retyped("split", pa.string(), lambda row: "latest")),
-    "no identity": stored(GAMES, column("identity", None)),
-    "a result of 2": stored(GAMES, column("result", 2)),
-    "identities are text": stored(GAMES, retyped("identity", pa.string(), str)),
-    "no column of splits": stored(GAMES, lambda table: table.drop_columns(["split"])),
-    "dates are numbers": stored(GAMES, retyped("date", pa.int32())),
+    "half a table of games": truncate(GAMES, 0.5),
+    "an unknown split": change_table(GAMES, set_type("split", pa.string(), lambda row: "latest")),
+    "no identity": change_table(GAMES, set_cell("identity", None)),
+    "a result of 2": change_table(GAMES, set_cell("result", 2)),
+    "identities as text": change_table(GAMES, set_type("identity", pa.string(), str)),
+    "no column of splits": change_table(GAMES, lambda table: table.drop_columns(["split"])),
+    "dates as numbers": change_table(GAMES, set_type("date", pa.int32())),
 }
 """Refused when the table of games is read."""
 
-SETS: Spoilt = {
-    "no object": (written(PAGE, b"[]"), PAGE),
-    "a folder": (folder_instead(PAGE), PAGE),
-    **wrong(PAGE, "training_set_version", 1),
-    **wrong(PAGE, "positions", {}),
-    **wrong(PAGE, "positions.train", 3),
-    **wrong(PAGE, "datasets", [], [{"name": "x"}]),
-    **wrong(PAGE, "datasets.0.name", "a\nb"),
-    **wrong(PAGE, "datasets.0.path", "", "\0"),
-    **wrong(PAGE, "datasets.0.held_out", "2014.05"),
-    **wrong(PAGE, "datasets.0.held_rows", {"train-00000-0.parquet": [1 << 40]}),
+SETS: Damages = {
+    "no object": (overwrite(PAGE, b"[]"), PAGE),
+    "a folder": (replace_by_folder(PAGE), PAGE),
+    **invalid(PAGE, "training_set_version", 1),
+    **invalid(PAGE, "positions", {}),
+    **invalid(PAGE, "positions.train", 3),
+    **invalid(PAGE, "datasets", [], [{"name": "x"}]),
+    **invalid(PAGE, "datasets.0.name", "a\nb"),
+    **invalid(PAGE, "datasets.0.path", "", "\0"),
+    **invalid(PAGE, "datasets.0.held_out", "2014.05"),
+    **invalid(PAGE, "datasets.0.held_rows", {"train-00000-0.parquet": [1 << 40]}),
 }
+
+
+class ReachedError(UserError):
+    """Raised where the work of a command would begin, after all checks."""
 
 
 @pytest.fixture(scope="module")
@@ -195,51 +193,51 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def copy(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy the workplace; training ends after its first batch, a fine-tune before it begins."""
 
-    def begin(config: Any, row: Any, batches: Any, *_: Any, **__: Any) -> None:
+    def train(config: Any, row: Any, batches: Any, *_: Any, **__: Any) -> None:
         next(batches(0))
         raise ReachedError("training would begin")
 
-    def go(loop: Any) -> None:
+    def lock(loop: Any) -> None:
         raise ReachedError("the loop would begin")
 
-    monkeypatch.setattr("model.training.loop.train", begin)
-    folder_of_loop = type("FolderOfLoop", (JobFolder,), {"lock": go})
+    monkeypatch.setattr("model.training.loop.train", train)
+    folder_of_loop = type("FolderOfLoop", (JobFolder,), {"lock": lock})
     monkeypatch.setattr("pipeline.finetune.loop.JobFolder", folder_of_loop)
     monkeypatch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
-    monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parsed(*words))
+    monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parse_once(*words))
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     folder = place.parent / "copy"
     shutil.rmtree(folder, ignore_errors=True)
-    return hostile.copied(place, folder)
+    return hostile.copy_workplace(place, folder)
 
 
 @cache
-def parsed(*words: str) -> Any:
+def parse_once(*words: str) -> Any:
     """Parse a command line once: all copies have the same path, and parsing is slow."""
     return parse(words)
 
 
-def words(command: str, folder: Path, positions: str) -> list[str]:
-    """Return the words of a command on a dataset or training set."""
-    on, net, out = folder / positions, folder / NET, folder / "out" / command
+def command_line(command: str, folder: Path, positions: str) -> list[str]:
+    """Return the words of a command that reads a dataset or training set."""
+    read, net, out = folder / positions, folder / NET, folder / "out" / command
     train = "--steps 1 --batch-size 16 --set threads=1 --set teach=both"
-    line = {
-        "train": f"--positions {on} {train}",
-        "report": f"--checkpoint {net} --positions {on} --limit 5",
-        "report train": f"--checkpoint {net} --positions {on} --split train",
-        "audit": f"{on}",
-        "join": f"{on} {folder / OTHER} --hold-out none",
-        "verify": f"{on}",
-        "finetune": f"--checkpoint {net} --positions {on} --generations 1",
+    options = {
+        "train": f"--positions {read} {train}",
+        "report": f"--checkpoint {net} --positions {read} --limit 5",
+        "report train": f"--checkpoint {net} --positions {read} --split train",
+        "audit": f"{read}",
+        "join": f"{read} {folder / OTHER} --hold-out none",
+        "verify": f"{read}",
+        "finetune": f"--checkpoint {net} --positions {read} --generations 1",
     }[command]
-    to = [] if command == "verify" else ["--out", str(out)]
-    return [command.partition(" ")[0], *line.split(), *to]
+    out_option = [] if command == "verify" else ["--out", str(out)]
+    return [command.partition(" ")[0], *options.split(), *out_option]
 
 
-def refused(
+def is_refused(
     folder: Path,
     command: str,
     positions: str,
@@ -247,8 +245,8 @@ def refused(
     capsys: pytest.CaptureFixture[str],
     patch: pytest.MonkeyPatch,
 ) -> bool:
-    """Return whether a command refused the file in one line and wrote nothing."""
-    patch.setattr(sys, "argv", ["fianchetto", *words(command, folder, positions)])
+    """Return whether a command refuses the file, which it must do in one line, writing nothing."""
+    patch.setattr(sys, "argv", ["fianchetto", *command_line(command, folder, positions)])
     with pytest.raises(SystemExit) as ended:
         main()
     code, (out, err) = int(ended.value.code or 0), capsys.readouterr()
@@ -262,7 +260,7 @@ def refused(
 
 
 def read_rows(path: Path) -> None:
-    """Read all columns of an epoch; commands that need not read the damage raise no other error."""
+    """Read all columns of an epoch; verifying and joining must not raise other errors either."""
     with suppress(UserError):
         verify_dataset(path)
     with suppress(UserError):
@@ -271,13 +269,13 @@ def read_rows(path: Path) -> None:
 
 
 def read_games(path: Path) -> None:
-    list(Dataset.open(path).games(tuple(GAMES_COLUMNS)))
+    list(Dataset.open(path).read_games(tuple(GAMES_COLUMNS)))
 
 
-TABLES: dict[str, tuple[Spoilt, str, Callable[[Path], object]]] = {
-    "manifests": (MANIFESTS | FILES, DATASET, Dataset.open),
-    "rows": ({name: (spoil, SHARD) for name, spoil in ROWS.items()}, DATASET, read_rows),
-    "games": ({name: (spoil, GAMES) for name, spoil in GAME_TABLES.items()}, DATASET, read_games),
+TABLES: dict[str, tuple[Damages, str, Callable[[Path], object]]] = {
+    "manifests": (MANIFESTS, DATASET, Dataset.open),
+    "rows": ({name: (damage, SHARD) for name, damage in ROWS.items()}, DATASET, read_rows),
+    "games": ({name: (damage, GAMES) for name, damage in GAME_TABLES.items()}, DATASET, read_games),
     "sets": (SETS, SET, Dataset.open),
 }
 
@@ -285,64 +283,70 @@ TABLES: dict[str, tuple[Spoilt, str, Callable[[Path], object]]] = {
 @pytest.mark.parametrize(
     ("table", "name"), [(table, name) for table in TABLES for name in TABLES[table][0]]
 )
-def test_a_spoilt_file_is_refused_in_one_line(table: str, name: str, spoilt: Path) -> None:
-    cases, folder, read = TABLES[table]
-    spoil, file = cases[name]
-    spoil(spoilt)
+def test_a_damaged_file_is_refused_in_one_line(table: str, name: str, copy: Path) -> None:
+    damages, folder, read = TABLES[table]
+    damage, file = damages[name]
+    damage(copy)
     with pytest.raises(DatasetError) as refusal:
-        read(spoilt / folder)
+        read(copy / folder)
     assert Path(file).name in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def spoil_joined(folder: Path) -> None:
+def damage_joined_rows(folder: Path) -> None:
     ROWS["label is 4096"](folder)
-    hostile.rejoined(folder)
+    hostile.update_training_set(folder)
 
 
 CONSUMERS = ("train", "report", "audit", "join", "verify", "finetune")
-COMMANDS: dict[str, tuple[Spoil, str, str, tuple[str, ...]]] = {
-    "a manifest": (written(MANIFEST, b"[]"), DATASET, MANIFEST, CONSUMERS),
-    "a shard": (*(gone(SHARD), DATASET, SHARD), CONSUMERS),
+COMMANDS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
+    "a manifest": (overwrite(MANIFEST, b"[]"), DATASET, MANIFEST, CONSUMERS),
+    "a shard": (delete(SHARD), DATASET, SHARD, CONSUMERS),
     "rows": (ROWS["label is 4096"], DATASET, SHARD, ("train", "audit", "report train")),
     "games": (GAME_TABLES["half a table of games"], DATASET, GAMES, ("join", "verify", "audit")),
-    "rows of a set": (spoil_joined, SET, SHARD, ("train",)),
-    "a page": (written(PAGE, b"{}"), SET, PAGE, ("train", "report", "audit")),
-    "a card": (written(CARD, b"{}"), DATASET, "net", ("report", "finetune")),
+    "rows of a set": (damage_joined_rows, SET, SHARD, ("train",)),
+    "a training set": (overwrite(PAGE, b"{}"), SET, PAGE, ("train", "report", "audit")),
+    "a card": (overwrite(CARD, b"{}"), DATASET, "net", ("report", "finetune")),
 }
-"""What is spoilt, the dataset read, the file named, and the commands that refuse."""
+"""Damage, the dataset that is read, the file that is named, and the commands that refuse it."""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_refuse_in_one_line_and_leave_nothing(
-    name: str, spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_commands_refuse_damage_in_one_line_and_write_nothing(
+    name: str, copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil, positions, file, commands = COMMANDS[name]
-    spoil(spoilt)
+    damage, positions, file, commands = COMMANDS[name]
+    damage(copy)
     for command in commands:
-        assert refused(spoilt, command, positions, file, capsys, monkeypatch), command
+        assert is_refused(copy, command, positions, file, capsys, monkeypatch), command
+
+
+def test_commands_accept_an_undamaged_dataset(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in CONSUMERS:
+        assert not is_refused(copy, command, DATASET, "", capsys, monkeypatch), command
 
 
 @pytest.mark.parametrize("name", ["label is 4096", "half a shard", "half a table of games"])
-def test_dagsters_pages_say_it_too(
-    name: str, spoilt: Path, monkeypatch: pytest.MonkeyPatch
+def test_dagsters_page_shows_the_error_in_place_of_pictures(
+    name: str, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page of positions shows the error instead of pictures."""
-    (ROWS | GAME_TABLES)[name](spoilt)
-    directory = spoilt / DATASET
+    (ROWS | GAME_TABLES)[name](copy)
+    directory = copy / DATASET
     manifest = read_manifest(directory)
     for entry in manifest["files"]:  # sample rows of the damaged shard only
         entry["rows"] = entry["rows"] if entry["name"] == Path(SHARD).name else 0
-    monkeypatch.setenv("FIANCHETTO_DATASETS", str(spoilt))
-    said = metadata.describe_positions(directory, manifest)
-    assert ".parquet" in str(said["sample_of_positions"].value)
-    assert "/pictures/" not in str(said["sample_of_positions"].value) + str(said["elo"].value)
+    monkeypatch.setenv("FIANCHETTO_DATASETS", str(copy))
+    page = metadata.describe_positions(directory, manifest)
+    assert ".parquet" in str(page["sample_of_positions"].value)
+    assert "/pictures/" not in str(page["sample_of_positions"].value) + str(page["elo"].value)
     with pytest.raises(DatasetError):
         metadata.read_ratings(directory, {**manifest, "games": {"read": 5}})
 
 
-def test_a_text_that_is_repeated_in_every_game_is_not_unpacked(spoilt: Path) -> None:
-    made = spoilt / DATASET
+def test_long_text_repeated_by_a_dictionary_is_refused_before_it_is_decoded(copy: Path) -> None:
+    made = copy / DATASET
     games = made / "games.parquet"
     table, count = pq.read_table(games), 4096
     zeros, long = pa.array([0] * count, pa.int32()), pa.array(["x" * (1 << 20)])
@@ -353,16 +357,9 @@ def test_a_text_that_is_repeated_in_every_game_is_not_unpacked(spoilt: Path) -> 
     pq.write_table(wide, games, compression="zstd", store_schema=False)
     manifest = read_manifest(made)
     manifest["games"]["read"] = count
-    hostile.seal(made)
+    hostile.update_hashes(made)
     assert games.stat().st_size < 200_000
     before = pa.total_allocated_bytes()
     with pytest.raises(DatasetError, match=r"games\.parquet .*date holds 4,294,967,296 bytes"):
-        next(games_tables(made, manifest, ["date"]))
+        next(read_game_tables(made, manifest, ["date"]))
     assert pa.total_allocated_bytes() - before < 64 << 20
-
-
-def test_what_nobody_spoilt_is_taken_by_all(
-    spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for command in CONSUMERS:
-        assert not refused(spoilt, command, DATASET, "", capsys, monkeypatch), command

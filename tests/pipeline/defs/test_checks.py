@@ -101,14 +101,14 @@ def test_rows_that_were_not_compared_do_not_pass() -> None:
 
 def test_a_game_in_two_splits_is_found(filled_folder: Path) -> None:
     dataset = open_manifest(filled_folder / "positions" / "small")
-    manifest = dataset.page
-    assert verify.find_shared_games(dataset) == []
+    manifest = dataset.manifest
+    assert verify.compare_splits(dataset) == []
     for entry in manifest["files"]:
         entry["split"] = {"test": "train"}.get(entry["split"], entry["split"])
-    assert "belong to another split" in verify.find_shared_games(dataset)[0]
+    assert "belong to another split" in verify.compare_splits(dataset)[0]
     twice = [entry | {"split": "val"} for entry in manifest["files"] if entry["split"] == "train"]
     manifest["files"] += twice
-    assert any("in both train and val" in problem for problem in verify.find_shared_games(dataset))
+    assert any("in both train and val" in problem for problem in verify.compare_splits(dataset))
 
 
 def test_checks_of_elo_and_imitation_use_the_lower_bound() -> None:

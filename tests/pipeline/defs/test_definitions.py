@@ -10,7 +10,7 @@ from dagster._core.snap.job_snapshot import JobSnap
 from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.progress import Tick
-from pipeline.dataset.files.columns import PLANE_FORMATS, schema
+from pipeline.dataset.files.columns import PLANE_FORMATS, make_schema
 from pipeline.defs import checks, first_network, steps
 from pipeline.defs.launchpad.forms import build_options
 from pipeline.defs.launchpad.options import OPTIONS_BY_ASSET
@@ -142,7 +142,7 @@ def test_partition_keys_of_dump_files() -> None:
 @pytest.mark.parametrize("planes", PLANE_FORMATS)
 def test_the_schema_describes_every_stored_column(planes: str) -> None:
     columns = make_column_schema({"planes": planes, "config": {"history": 3}}).columns
-    names = schema(planes, ("last_move_2", "last_move_3")).names
+    names = make_schema(planes, ("last_move_2", "last_move_3")).names
     assert [column.name for column in columns] == names
     assert all(str(column.description).endswith(".") for column in columns)
 

@@ -286,7 +286,9 @@ def test_few_games_start_from_the_embedded_network(monkeypatch: pytest.MonkeyPat
     ):
         page: Any = {"positions": {"train": rows}}
         monkeypatch.setattr(Dataset, "open", lambda path, page=page: Dataset(path, page, ""))
-        monkeypatch.setattr(Dataset, "count", lambda it, split: it.page["positions"][split])
+        monkeypatch.setattr(
+            Dataset, "count_rows", lambda it, split: it.manifest["positions"][split]
+        )
         chosen, config, reason = choose_start(options, Path("set"), Path("new"), DataFolder())
         assert (chosen, config.learning_rate) == (start, rate), options
         assert (start.name if start else "random") in reason

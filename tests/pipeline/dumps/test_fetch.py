@@ -101,7 +101,7 @@ def test_a_connection_that_breaks_or_stalls_goes_on_from_its_byte(
     assert ticks[-1].done == ticks[-1].total == len(DATA)
     file.faults += [Fault(send=100_000, stall=True)]
     monkeypatch.setattr(http, "STALL_SECONDS", 1.0)
-    monkeypatch.setattr(http, "ATTEMPTS", 1000)  # a busy machine may stall it more than once
+    monkeypatch.setattr(http, "MAX_ATTEMPTS", 1000)  # a busy machine may stall it more than once
     fetch_month(server, tmp_path / "stalled")
     assert (tmp_path / "stalled" / NAME).read_bytes() == DATA
 
@@ -236,7 +236,7 @@ def test_a_redirect_that_drops_encryption_is_not_followed(
 ) -> None:
     answer = requests.Response()
     answer.url, answer.status_code, answer.headers["Location"] = url, 302, target
-    (hook,) = http._session().hooks["response"]
+    (hook,) = http._make_session().hooks["response"]
     with pytest.raises(FetchError, match="unencrypted") if is_refused else nullcontext():
         hook(answer)
 

@@ -23,7 +23,7 @@ from pipeline.errors import DumpError
 from pipeline.evaluation.game_texts import read_dump
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.verify import compare_rows, planes_of
+from pipeline.validation.verify import compare_rows, encode_planes
 from tests.conftest import shared_data
 from tests.pipeline import datasets
 
@@ -49,7 +49,7 @@ def check(source: Path, out: Path, expected: Expected, planes_every: int = 50) -
         for row, (board, _) in zip(found, moves, strict=True):
             assert (row["result"], row["plies"], row["elo"], row["clock"]) == (0, 0, None, None)
             if at % planes_every == 0:
-                assert (np.frombuffer(row["planes"], "<u8") == planes_of(board)).all()
+                assert (np.frombuffer(row["planes"], "<u8") == encode_planes(board)).all()
     assert manifest["positions"]["total"] == sum(len(moves) for _, moves in expected)
     assert all(game["result"] is None for game in games)
     return manifest

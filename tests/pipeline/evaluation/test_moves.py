@@ -11,7 +11,7 @@ from engine.encoding.views import NO_LAST_MOVE
 from pipeline.evaluation.charts import board_of
 from pipeline.evaluation.figures import KINDS, PHASES, PIECES
 from pipeline.evaluation.measure import move_columns
-from pipeline.validation.verify import castling_of, last_moves_of, planes_of
+from pipeline.validation.verify import encode_castling, encode_last_moves, encode_planes
 
 START = (
     chess.STARTING_FEN,
@@ -43,9 +43,9 @@ def positions() -> list[tuple[chess.Board, chess.Move]]:
 
 def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
     rows = positions()
-    last_moves = [last_moves_of(board)[0] for board, _ in rows]
+    last_moves = [encode_last_moves(board)[0] for board, _ in rows]
     batch = {
-        "planes": np.stack([planes_of(board) for board, _ in rows]),
+        "planes": np.stack([encode_planes(board) for board, _ in rows]),
         "label": np.array([label_of(move, board.turn) for board, move in rows], dtype=np.uint16),
         "last_move": np.array(
             [NO_LAST_MOVE if one is None else one for one in last_moves], dtype=np.uint16
@@ -79,6 +79,6 @@ def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
 def test_a_stored_row_is_the_board_that_it_was_made_of() -> None:
     for board, _ in positions()[::7]:
         ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
-        found = board_of(planes_of(board), castling_of(board), ep_file, board.ply())
+        found = board_of(encode_planes(board), encode_castling(board), ep_file, board.ply())
         board.halfmove_clock = 0
         assert found.fen(en_passant="fen") == board.fen(en_passant="fen")

@@ -18,12 +18,12 @@ from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import SECTIONS, PositionFilter, choose_rows
-from pipeline.evaluation.render import publish_result, report_page, write_report
+from pipeline.evaluation.render import report_page, write_report
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.job_folder import REPORT
+from pipeline.storage.job_folder import REPORT_KIND, publish_result
 from tests.model.test_checkpoint import make
 from tests.pipeline.datasets import random_game
 
@@ -213,7 +213,7 @@ def test_boards_come_from_every_rating_band_and_from_different_games() -> None:
 
 def test_a_result_whose_page_cannot_be_written_is_no_report(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        publish_result(tmp_path, REPORT, "report.json", {"a": 1}, {"not/there": b""})
+        publish_result(tmp_path, REPORT_KIND, "report.json", {"a": 1}, {"not/there": b""})
     assert not (tmp_path / "report.json").exists()
 
 

@@ -9,10 +9,9 @@ import pytest
 from engine.match.arena import DRAW_RESULT
 from engine.match.sprt import SprtConfig
 from pipeline.errors import ConfigError
-from pipeline.evaluation.render import publish_result
 from pipeline.evaluation.runs import list_runs, write_runs
 from pipeline.matches.match import format_summary, summarize_match
-from pipeline.storage.job_folder import MATCH, REPORT
+from pipeline.storage.job_folder import MATCH_KIND, REPORT_KIND, publish_result
 from tests.model.test_checkpoint import make
 from tests.pipeline.cli.conftest import invoke
 from tests.pipeline.matches.test_arena import make_record
@@ -37,14 +36,14 @@ def folder(tmp_path: Path) -> Path:
         os.utime(place / "checkpoint.json", (1e9 + number, 1e9 + number))
     report = {"headline": HEADLINE, "positions": 20000, "games": 3012}
     report["measured_on"] = "the test split of rapid"
-    publish_result(tmp_path / "reports" / "new", REPORT, "report.json", report, {})
+    publish_result(tmp_path / "reports" / "new", REPORT_KIND, "report.json", report, {})
     games = [
         make_record(game, result)
         for game, result in enumerate(("1-0", "0-1", DRAW_RESULT, DRAW_RESULT))
     ]
     summary = summarize_match(games, ("new", "old"), SprtConfig()) | {"ended_by_test": False}
     summary["text"] = format_summary(summary)
-    publish_result(tmp_path / "matches" / "first", MATCH, "summary.json", summary, {})
+    publish_result(tmp_path / "matches" / "first", MATCH_KIND, "summary.json", summary, {})
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "checkpoint.json").write_text("{")
     (tmp_path / "other").mkdir()

@@ -10,7 +10,7 @@ def square(number: int) -> int:
     return number * number
 
 
-def inverse(number: int) -> float:
+def invert(number: int) -> float:
     return 1 / number
 
 
@@ -23,7 +23,7 @@ def die_once(item: tuple[int, str]) -> int:
     return number
 
 
-def poison(item: tuple[int, str]) -> int:
+def die_at_item_5(item: tuple[int, str]) -> int:
     """Record each attempt in a file; item 5 kills its worker."""
     number, folder = item
     (Path(folder) / f"{number}-{time.monotonic_ns()}").touch()
@@ -32,27 +32,26 @@ def poison(item: tuple[int, str]) -> int:
     return number
 
 
-def leave(status: int) -> None:
-    """Exit the process with a status."""
+def exit_with(status: int) -> None:
     os._exit(status)
 
 
-def slow(number: int) -> int:
+def sleep(number: int) -> int:
     """Return this process's id, for item 0 after an hour."""
     time.sleep(0.05 if number else 3600)
     return os.getpid()
 
 
-def pid(_: int) -> int:
+def get_pid(_: int) -> int:
     return os.getpid()
 
 
-def parent(_: int) -> int:
-    """Return the id of this worker's parent, with Ray the agent of its node."""
+def get_parent_pid(_: int) -> int:
+    """Return the id of this worker's parent, which is the agent of its node if Ray runs it."""
     time.sleep(0.2)
     return os.getppid()
 
 
-def variables(names: list[str]) -> tuple[str | None, ...]:
+def get_variables(names: list[str]) -> tuple[str | None, ...]:
     """Return a worker's environment variables."""
     return tuple(map(os.environ.get, names))

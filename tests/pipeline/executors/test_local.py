@@ -1,4 +1,4 @@
-"""The local engine: one result for each item, bounded attempts, no process left; engine names."""
+"""The local engine: its guarantees, no process left behind; names of engines."""
 
 import os
 import subprocess
@@ -18,68 +18,63 @@ from tests.processes import list_workers
 from tests.waiting import until
 
 
-def children() -> set[int]:
+def list_workers() -> set[int]:
     """Return the ids of this process's workers."""
     return {worker.pid for worker in list_workers()}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_guarantees_hold(workers: int, tmp_path: Path) -> None:
-    guarantees.each_item_has_one_result_and_few_are_read_ahead(LocalEngine(workers), 4)
-    guarantees.an_error_is_a_result(LocalEngine(workers))
+    guarantees.check_results(LocalEngine(workers), 4)
     if workers > 1:
-        guarantees.killed_items_are_tried_three_times(LocalEngine(workers), tmp_path)
+        guarantees.check_retries(LocalEngine(workers), tmp_path)
 
 
-def test_workers_are_single_threaded_processes_and_one_worker_is_this_process(
+def test_workers_are_single_threaded_and_one_worker_is_this_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert {value for _, _, value in LocalEngine(1).map(jobs.pid, range(3))} == {os.getpid()}
+    assert {value for _, _, value in LocalEngine(1).map(jobs.get_pid, range(3))} == {os.getpid()}
     monkeypatch.setenv("FIANCHETTO_TESTED", "later")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     names = ["FIANCHETTO_TESTED", "OMP_NUM_THREADS"]
-    found = {value for _, _, value in LocalEngine(2).map(jobs.variables, [names] * 4)}
+    found = {value for _, _, value in LocalEngine(2).map(jobs.get_variables, [names] * 4)}
     assert found == {("later", "1")}
-    assert os.environ["OMP_NUM_THREADS"] == "7", "this process's own is as it was"
+    assert os.environ["OMP_NUM_THREADS"] == "7", "this process keeps its own value"
 
 
-def test_a_worker_that_exits_is_not_retried() -> None:
-    before = children()
-    with pytest.raises(WorkerError, match="exited with status 3"):
-        list(LocalEngine(2).map(jobs.leave, [3, 3]))
-    assert children() == before
-
-
-def test_closing_the_iterator_and_an_error_in_the_items_leave_no_process() -> None:
+def test_no_process_is_left_after_closing_and_errors() -> None:
     def items() -> Iterator[int]:
         yield from range(3)
         raise OSError("the disk is gone")
 
-    before = children()
-    stream = LocalEngine(2).map(jobs.slow, [1, 0, 1, 1, 1, 1])
+    before = list_workers()
+    stream = LocalEngine(2).map(jobs.sleep, [1, 0, 1, 1, 1, 1])
     next(stream)
-    until(lambda: len(children() - before) == 2)
+    until(lambda: len(list_workers() - before) == 2)
     stream.close()  # does not wait for the worker that sleeps
-    assert children() - before == set()
+    assert list_workers() == before
     with pytest.raises(OSError, match="the disk is gone"):
         list(LocalEngine(2).map(jobs.square, items()))
-    assert children() - before == set()
+    assert list_workers() == before
+    with pytest.raises(WorkerError, match="exited with status 3"):  # it is not retried
+        list(LocalEngine(2).map(jobs.exit_with, [3, 3]))
+    assert list_workers() == before
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_cancelled_work_ends_and_leaves_no_process(workers: int) -> None:
     answered: list[int] = []
-    stream = LocalEngine(workers).map(jobs.slow, [1, 1, 0, 0], lambda: len(answered) >= 2)
+    stream = LocalEngine(workers).map(jobs.sleep, [1, 1, 0, 0], lambda: len(answered) >= 2)
     for index, _, _ in stream:
         answered.append(index)
     assert sorted(answered) == [0, 1]
-    assert children() == set()
+    assert list_workers() == set()
 
 
 def test_workers_ignore_ctrl_c_and_do_not_run_the_script(tmp_path: Path) -> None:
     """A script needs no `__main__` guard; workers that ran it would start more workers."""
     for name in ("chess", "signal", "psutil"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not that one')")
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')")
     program = """
 import os, signal, sys
 from pipeline.executors.local import *
@@ -104,19 +99,18 @@ print(sorted(value for _, _, value in LocalEngine(2).map(square, range(3))))
     assert (done.stdout, done.stderr) == ("[0, 1, 4]\n", "")
 
 
-def test_an_unknown_engine_is_refused_and_ray_must_be_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unknown_engines_and_a_missing_ray_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     unknown = dict.fromkeys(["", "dask", "ray:", "ray://", "tcp://1.2.3.4:5"], "unknown engine")
-    without = dict.fromkeys(["ray", "ray:10.0.0.1:6379", "ray://head:10001"], r"fianchetto\[ray\]")
-    for name, words in (unknown | without).items():
+    missing = dict.fromkeys(["ray", "ray:10.0.0.1:6379", "ray://head:10001"], r"fianchetto\[ray\]")
+    for name, words in (unknown | missing).items():
         with pytest.raises(ConfigError, match=words):
             make_engine(name)
 
 
 def test_a_node_with_another_version_is_refused() -> None:
-    assert ray._work(jobs.square, 7, ray._version()) == ("ok", 49)
-    status, failure = ray._work(jobs.square, 7, "0123456789abcdef")
+    version = ray._hash_kernel_sources()
+    assert ray._run_versioned_item(jobs.square, 7, version) == ("ok", 49)
+    status, failure = ray._run_versioned_item(jobs.square, 7, "0123456789abcdef")
     assert status == "error"
     assert "has a different version of Fianchetto" in failure.message

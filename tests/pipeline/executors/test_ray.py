@@ -1,4 +1,4 @@
-"""The Ray engine: the guarantees of the local one, and the same bytes whatever is killed."""
+"""The Ray engine has the local engine's guarantees, and the same results whatever is killed."""
 
 import importlib.util
 import os
@@ -25,6 +25,8 @@ from pipeline.ingest.job import ingest
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.executors import guarantees, jobs
+from tests.pipeline.storage.swift import free_port
+from tests.processes import command
 from tests.waiting import until
 
 pytestmark = [
@@ -42,7 +44,7 @@ RAY = re.compile(r"/ray/|ray::|raylet|gcs_server")
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dump of 8 MB."""
+    """Write a dump of 8 MB."""
     path = tmp_path_factory.mktemp("ray") / "games.pgn"
     path.write_text("".join(datasets.random_game(seed) for seed in range(100)) * 22)
     return path
@@ -50,14 +52,14 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(dump: Path) -> dict[str, str]:
-    """The files that the local engine makes."""
+    """Return the hashes of the files that an ingest on the local engine writes."""
     ingest([str(dump)], dump.parent / "undisturbed", CONFIG, workers=1)
     return datasets.content(dump.parent / "undisturbed")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two nodes of one core each on this machine, the first one the head."""
+    """Start a cluster of two nodes with one core each on this machine."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     from ray.cluster_utils import Cluster
 
@@ -69,55 +71,47 @@ def cluster() -> Iterator[Any]:
     nodes.shutdown()
 
 
-def title(process: psutil.Process) -> str:
-    """Return a process's command line, where Ray puts its task; "" after its end."""
-    with suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""
-
-
-def ray_processes() -> list[psutil.Process]:
+def list_ray_processes() -> list[psutil.Process]:
     """Return Ray's processes below this one."""
-    return [one for one in psutil.Process().children(recursive=True) if RAY.search(title(one))]
+    return [one for one in psutil.Process().children(recursive=True) if RAY.search(command(one))]
 
 
-def test_the_guarantees_hold_and_the_embedded_ray_ends_with_its_work(tmp_path: Path) -> None:
+def test_the_guarantees_hold_and_the_embedded_ray_ends_with_the_work(tmp_path: Path) -> None:
     engine = RayEngine(workers=2)
-    guarantees.each_item_has_one_result_and_few_are_read_ahead(engine, 5)
-    guarantees.an_error_is_a_result(engine)
-    guarantees.killed_items_are_tried_three_times(engine, tmp_path)
-    assert ray_processes() == []
+    guarantees.check_results(engine, 5)
+    guarantees.check_retries(engine, tmp_path)
+    assert list_ray_processes() == []
 
 
-def test_closing_and_cancelling_stop_what_runs() -> None:
-    stream = RayEngine(workers=2).map(jobs.slow, [1, 0, 1, 1, 1, 1])
+def test_closing_and_cancelling_stop_running_work() -> None:
+    stream = RayEngine(workers=2).map(jobs.sleep, [1, 0, 1, 1, 1, 1])
     next(stream)
     stream.close()
-    assert ray_processes() == []
+    assert list_ray_processes() == []
     answered: list[int] = []
-    for index, _, _ in RayEngine(workers=1).map(jobs.slow, [1, 0, 0], lambda: bool(answered)):
+    for index, _, _ in RayEngine(workers=1).map(jobs.sleep, [1, 0, 0], lambda: bool(answered)):
         answered.append(index)
     assert answered == [0]
-    assert ray_processes() == []
+    assert list_ray_processes() == []
 
 
-def test_the_embedded_ray_listens_on_loopback_and_leaves_signals_and_variables(
+def test_the_embedded_ray_listens_on_loopback_and_restores_signals_and_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def mine(number: int, frame: object) -> None: ...
+    def handler(number: int, frame: object) -> None: ...
 
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    before = signal.signal(signal.SIGTERM, mine)
+    before = signal.signal(signal.SIGTERM, handler)
     try:
-        stream = RayEngine(workers=1).map(jobs.variables, [["OMP_NUM_THREADS"]] * 3)
+        stream = RayEngine(workers=1).map(jobs.get_variables, [["OMP_NUM_THREADS"]] * 3)
         assert next(stream)[2] == ("1",)
-        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, before)
     assert os.environ["OMP_NUM_THREADS"] == "7"
     listening = {
         connection.laddr.ip
-        for process in ray_processes()
+        for process in list_ray_processes()
         for connection in process.net_connections(kind="inet")
         if connection.status == psutil.CONN_LISTEN
     }
@@ -126,14 +120,18 @@ def test_the_embedded_ray_listens_on_loopback_and_leaves_signals_and_variables(
     assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
-def test_ingest_makes_the_same_bytes_though_workers_are_killed(
+def test_ingest_writes_the_same_bytes_if_workers_are_killed(
     dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     killed: list[int] = []
 
     def kill(_: Tick) -> None:
-        """Kill two workers in the middle of their work."""
-        working = [process for process in ray_processes() if "ray::_work" in title(process)]
+        """Kill two workers while they work."""
+        working = [
+            process
+            for process in list_ray_processes()
+            if "ray::_run_versioned_item" in command(process)
+        ]
         if len(killed) < 2 and working:
             working[0].send_signal(signal.SIGKILL)
             killed.append(working[0].pid)
@@ -143,37 +141,34 @@ def test_ingest_makes_the_same_bytes_though_workers_are_killed(
     assert datasets.content(tmp_path / "out") == undisturbed
 
 
-def test_two_nodes_share_the_work_and_one_of_them_is_lost(
+def test_nodes_share_the_work_and_a_lost_node_changes_nothing(
     cluster: Any, dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     address = f"ray:{cluster.address}"
-    raylets = {value for _, _, value in make_engine(address).map(jobs.parent, range(24))}
-    assert len(raylets) == 2, "each node's agent ran some"
+    raylets = {value for _, _, value in make_engine(address).map(jobs.get_parent_pid, range(24))}
+    assert len(raylets) == 2, "the agents of both nodes ran some"
     lost = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     raylet = psutil.Process(lost.all_processes["raylet"][0].process.pid)
     killed: list[psutil.Process] = []
 
     def kill(_: Tick) -> None:
-        """Kill all processes of the node at once, when one of them is at work."""
+        """Kill all processes of the node at once, while one of them works."""
         if not killed:
-            until(lambda: any("ray::_work" in title(one) for one in raylet.children(True)))
+            until(
+                lambda: any(
+                    "ray::_run_versioned_item" in command(one) for one in raylet.children(True)
+                )
+            )
             killed.extend([raylet, *raylet.children(recursive=True)])
             for process in killed:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            cluster.remove_node(lost, allow_graceful=False)  # which the cluster's own accounts want
+            cluster.remove_node(lost, allow_graceful=False)
 
     ingest([str(dump)], tmp_path / "out", CONFIG, engine=make_engine(address), progress=kill)
     assert killed
     assert datasets.content(tmp_path / "out") == undisturbed
-
-
-def free_port() -> int:
-    """Return a free local port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture
@@ -184,11 +179,11 @@ def client_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         port, clients = free_port(), free_port()
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-        command += ["--num-cpus", "2", "--include-dashboard", "false", "--temp-dir", folder]
-        command += ["--node-ip-address", "127.0.0.1", "--port", str(port)]
-        command += ["--ray-client-server-port", str(clients)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as head:
+        words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+        words += ["--num-cpus", "2", "--include-dashboard", "false", "--temp-dir", folder]
+        words += ["--node-ip-address", "127.0.0.1", "--port", str(port)]
+        words += ["--ray-client-server-port", str(clients)]
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as head:
 
             def is_listening() -> bool:
                 assert head.poll() is None, "it did not start"
@@ -204,21 +199,21 @@ def client_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
                 head.terminate()
 
 
-def test_a_cluster_is_used_from_outside_through_its_client_server(
+def test_a_cluster_is_used_through_its_client_server(
     client_port: int,
     dump: Path,
     undisturbed: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    command = [sys.executable, "-m", "pipeline", "ingest", str(dump), *SETTINGS]
-    command += ["--engine", f"ray://127.0.0.1:{client_port}", "--out"]
-    done = subprocess.run([*command, str(tmp_path / "out")], cwd=REPOSITORY, check=False)
+    words = [sys.executable, "-m", "pipeline", "ingest", str(dump), *SETTINGS]
+    words += ["--engine", f"ray://127.0.0.1:{client_port}", "--out"]
+    done = subprocess.run([*words, str(tmp_path / "out")], cwd=REPOSITORY, check=False)
     assert done.returncode == 0
     assert datasets.content(tmp_path / "out") == undisturbed
     monkeypatch.delenv("RAY_AUTH_MODE")
     refused = subprocess.run(
-        [*command, str(tmp_path / "refused")],
+        [*words, str(tmp_path / "refused")],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -229,19 +224,19 @@ def test_a_cluster_is_used_from_outside_through_its_client_server(
 
 
 @pytest.mark.parametrize("name", ["ray:127.0.0.1:1", "ray://127.0.0.1:1", "ray:nowhere"])
-def test_a_cluster_that_is_not_there_is_reported(name: str) -> None:
+def test_a_missing_cluster_is_reported(name: str) -> None:
     with pytest.raises(IngestError, match="cannot be reached"):
         list(make_engine(name).map(jobs.square, [1]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_stopped_driver_leaves_no_ray_and_another_engine_finishes(
+def test_a_stopped_driver_leaves_no_process_and_another_engine_finishes_the_work(
     number: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "pipeline", "ingest", str(dump), "--out", str(out)]
-    command += ["--engine", "ray", "--workers", "2", *SETTINGS]
-    driver = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    words = [sys.executable, "-m", "pipeline", "ingest", str(dump), "--out", str(out)]
+    words += ["--engine", "ray", "--workers", "2", *SETTINGS]
+    driver = subprocess.Popen(words, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     until(lambda: any(out.glob(".building/parts/[0-9]*.json")) or driver.poll() is not None)
     below = psutil.Process(driver.pid).children(recursive=True)
     assert any("raylet" in process.name() for process in below)
@@ -255,6 +250,6 @@ def test_a_stopped_driver_leaves_no_ray_and_another_engine_finishes(
     # Ray's agents look for their dead cluster for a minute
     _, alive = psutil.wait_procs(below, timeout=240)
     assert alive == []
-    assert not (out / "manifest.json").exists(), "it was finished before it could be stopped"
+    assert not (out / "manifest.json").exists(), "it finished before it was stopped"
     ingest([str(dump)], out, CONFIG, workers=1)
     assert datasets.content(out) == undisturbed

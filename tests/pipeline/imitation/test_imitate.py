@@ -43,7 +43,7 @@ from pipeline.imitation.measure import LATE_PLY, compare, find_boards
 from pipeline.imitation.page import headline, imitation_text, write_imitation
 from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.job_folder import CHECKPOINT, JobFolder
+from pipeline.storage.job_folder import CHECKPOINT_KIND, JobFolder
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
@@ -207,7 +207,7 @@ def test_all_games_are_trained_on_after_the_newest_were_measured(
         for a, b in zip(measured[0].parameters(), saved[0].parameters(), strict=True)
     )
     training_set = Dataset.open(out / "imitation" / "training_set")
-    all_rows = sum(training_set.count(split) for split in ("train", "val", "latest"))
+    all_rows = sum(training_set.count_rows(split) for split in ("train", "val", "latest"))
     (seen,) = saved[1]["data"]["datasets"]
     assert seen["positions"] == {"total": all_rows, "train": all_rows, "val": 0, "test": 0}
     for split, answer in (("latest", "no"), ("val", "no"), ("train", "yes")):
@@ -329,7 +329,7 @@ def test_games_that_improve_nothing_leave_the_base_and_say_so(
     out, _ = made
     # what is trained is not trained again
     shutil.copytree(out / "imitation", tmp_path / "out" / "imitation")
-    JobFolder(tmp_path / "out", CHECKPOINT, ConfigError).claim({"player": [NAME]})
+    JobFolder(tmp_path / "out", CHECKPOINT_KIND, ConfigError).claim({"player": [NAME]})
     monkeypatch.setattr(tune, "choose_share", lambda tried: 0.0)
     result = imitate([str(games)], [NAME], tmp_path / "out", base=base)
     before, after = (load(folder)[0].state_dict() for folder in (base, tmp_path / "out"))

@@ -21,7 +21,7 @@ from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.mixture import Shares
-from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.position_keys import hash_positions
 from pipeline.dumps.formats import evaluations
 from pipeline.errors import ConfigError, DamagedError, DumpError, IngestError
 from pipeline.evaluation.report import report
@@ -243,8 +243,8 @@ def test_no_position_stands_in_two_splits_and_audit_finds_those_of_games(
     ingest([str(fishnet), str(again)], tmp_path / "out", config, workers=1)
     keys = []
     for split in ("train", "val", "test"):
-        parts = Dataset.open(tmp_path / "out").rows(split, ("planes", "castling"))
-        found = [position_keys(part["planes"], part["castling"]) for part in parts]
+        parts = Dataset.open(tmp_path / "out").read_rows(split, ("planes", "castling"))
+        found = [hash_positions(part["planes"], part["castling"]) for part in parts]
         keys.append(set(np.concatenate(found).tolist()))
     assert all(keys)
     assert len(set.union(*keys)) == sum(map(len, keys))

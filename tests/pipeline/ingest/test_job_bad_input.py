@@ -160,7 +160,7 @@ def test_a_bad_second_dump_leaves_no_dataset_and_the_first_can_go_on(tmp_path: P
 def test_a_directory_without_a_manifest_is_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="is not a directory"):
         read_manifest(tmp_path / "nowhere")
-    with pytest.raises(DatasetError, match=r"has no manifest\.json \(no dataset\)"):
+    with pytest.raises(DatasetError, match=r"has no manifest\.json \(it is not a dataset\)"):
         Batches([tmp_path])
     (tmp_path / ".building").mkdir()
     with pytest.raises(DatasetError, match="an ingest was stopped there"):

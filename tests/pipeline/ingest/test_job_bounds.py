@@ -14,7 +14,7 @@ from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.data_card import COUNTED_COLUMNS, GameCounts
 from pipeline.ingest.job import ingest
-from pipeline.storage.job_folder import DATASET, JobFolder
+from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 from tests.pipeline.datasets import content, games, random_game
 
 SMALL = IngestConfig(chunk_mib=1)
@@ -83,10 +83,10 @@ def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_
     dump.write_text("\n".join(random_game(seed) for seed in range(20)))
     out = tmp_path / "out"
     ingest([str(dump)], tmp_path / "clean", SMALL, workers=1)
-    folder = JobFolder(out, DATASET, DatasetError)
+    folder = JobFolder(out, DATASET_KIND, DatasetError)
     out.mkdir()
     folder.claim({})
-    folder.make_notes()
+    folder.make_notes_folder()
     for name in ("test-00000-0.parquet", "train-00007-3.parquet"):
         (folder.files / name).write_bytes(b"left by a killed worker")
     ingest([str(dump)], out, SMALL, workers=1)
@@ -97,8 +97,8 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
     """Rows hold their game as uint32: without a word, game 2**32 would have been game 0 again."""
     text = random_game(1).encode() + random_game(2).encode()
     starts = np.array([0, len(random_game(1).encode())], dtype=np.int64)
-    folder = JobFolder(tmp_path, DATASET, DatasetError)
-    folder.make_notes()
+    folder = JobFolder(tmp_path, DATASET_KIND, DatasetError)
+    folder.make_notes_folder()
     last = (1 << 32) - 2
     encode_chunk(ChunkTask(Chunk(0, 0, last, 0, text, starts), str(tmp_path), SMALL))
     found = {

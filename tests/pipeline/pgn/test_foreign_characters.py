@@ -14,7 +14,7 @@ import pytest
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
-from pipeline.validation.verify import castling_of
+from pipeline.validation.verify import encode_castling
 from tests.engine import oracle
 from tests.pipeline import by_kernels
 from tests.pipeline.pgn import foreign
@@ -76,7 +76,7 @@ def rows_of(reading: Reading) -> Rows:
     """Return a reading as the pipeline should hold it."""
     board = chess.Board(reading.start)
     codes = piece_codes.py_func(oracle.planes(board))
-    start = (*codes, castling_of(board), int(board.turn == chess.BLACK))
+    start = (*codes, encode_castling(board), int(board.turn == chess.BLACK))
     moves = []
     for text in reading.moves:
         move = chess.Move.from_uci(text)

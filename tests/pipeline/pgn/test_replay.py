@@ -12,7 +12,7 @@ import pytest
 from engine.encoding.views import LAST_MOVES
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.verify import castling_of, last_moves_of
+from pipeline.validation.verify import encode_castling, encode_last_moves
 from tests.conftest import shared_data
 from tests.engine import oracle
 from tests.pipeline import by_python_chess, datasets
@@ -74,9 +74,9 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
             {
                 "label": oracle.label(move, board.turn),
                 "promotion": move.promotion or 0,
-                "castling": castling_of(board),
+                "castling": encode_castling(board),
                 "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
-                **dict(zip(LAST_MOVES, last_moves_of(board), strict=True)),
+                **dict(zip(LAST_MOVES, encode_last_moves(board), strict=True)),
                 "halfmove": min(board.halfmove_clock, 255),
                 "repetition": seen.get(key, 0),
                 "result": reading.result if board.turn else -reading.result,

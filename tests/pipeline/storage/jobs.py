@@ -1,4 +1,4 @@
-"""Small jobs of every kind, run in this process or by `python -m tests.pipeline.storage.jobs`."""
+"""Run small jobs of every kind, in this process or by `python -m tests.pipeline.storage.jobs`."""
 
 import json
 import os
@@ -12,7 +12,6 @@ from typing import Any
 from engine.errors import UserError
 from model.training.config import TrainConfig
 from pipeline.dataset.join import JoinConfig, join
-from pipeline.evaluation.render import publish_result
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.ingest.chunk import IngestConfig
@@ -21,7 +20,7 @@ from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.job import explore
-from pipeline.storage.job_folder import REPORT
+from pipeline.storage.job_folder import REPORT_KIND, publish_result
 from pipeline.training.train import train_on
 from tests import forked
 from tests.conftest import REPOSITORY
@@ -34,9 +33,9 @@ STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 PLAYER = "Kim"
 FINISHED, REFUSED = 0, 2
 UNTIMED = ("metrics.jsonl", "report.html", "report.txt", "generations.csv")
-"""Files with times in them, which are not compared."""
-CHANGING = {"seconds", "timing", "validation_seconds", "positions_per_second", "data_wait"}
-CHANGING |= {"commit"}  # somebody may commit while the tests run
+"""Files that contain times, which are not compared."""
+UNCOMPARED_KEYS = {"seconds", "timing", "validation_seconds", "positions_per_second", "data_wait"}
+UNCOMPARED_KEYS |= {"commit"}  # it changes if somebody commits while the tests run
 
 
 def make_inputs(folder: Path) -> Path:
@@ -47,11 +46,11 @@ def make_inputs(folder: Path) -> Path:
     config = IngestConfig(val_share=0.1, test_share=0.1)
     ingest([str(dump)], folder / "positions", config, workers=1)
     write_networks(folder / "networks", 3)
-    mine = [
+    own_games = [
         game.replace("[Result", f'[White "{PLAYER}"]\n[Date "2024.01.{1 + at % 28:02}"]\n[Result')
         for at, game in enumerate(games)
     ]
-    (folder / "mine.pgn").write_text("".join(mine))
+    (folder / "mine.pgn").write_text("".join(own_games))
     return folder
 
 
@@ -100,13 +99,15 @@ def _join(inputs: Path, out: Path) -> object:
 
 
 def _report(inputs: Path, out: Path) -> object:
-    return publish_result(out, REPORT, "result.json", {"a": 1}, {"text": b"words", "page": b"more"})
+    return publish_result(
+        out, REPORT_KIND, "result.json", {"a": 1}, {"text": b"words", "page": b"more"}
+    )
 
 
 SEEDED: dict[str, Callable[..., object]] = {
     "ingest": _ingest, "train": _train, "games": _games, "match": _match, "finetune": _finetune,
 }  # fmt: skip
-"""Jobs that have other settings with the keyword `seed=1`."""
+"""Jobs that run with other settings if they get the keyword `seed=1`."""
 JOBS: dict[str, Callable[..., object]] = SEEDED | {
     "positions": _positions, "join": _join, "report": _report, "imitate": _imitate,
 }  # fmt: skip
@@ -114,7 +115,7 @@ JOBS: dict[str, Callable[..., object]] = SEEDED | {
 
 
 def content(out: Path) -> dict[str, Any]:
-    """Return what a job has made: a hash or, of JSON, the entries without times of each file."""
+    """Return the hash of each file of a job, or for JSON its content without times."""
     found: dict[str, Any] = datasets.content(out)
     for name in list(found):
         path = out / name
@@ -126,12 +127,12 @@ def content(out: Path) -> dict[str, Any]:
 
 
 def _drop_times(tree: Any) -> Any:
-    """Return JSON without the entries that differ from run to run."""
+    """Remove the entries of JSON that differ from run to run."""
     if isinstance(tree, list):
         return [_drop_times(item) for item in tree]
     if not isinstance(tree, dict):
         return tree
-    return {name: _drop_times(tree[name]) for name in sorted(tree.keys() - CHANGING)}
+    return {name: _drop_times(tree[name]) for name in sorted(tree.keys() - UNCOMPARED_KEYS)}
 
 
 def start(name: str, inputs: Path, out: Path, kill_at: int = 0) -> forked.Popen:
@@ -142,7 +143,7 @@ def start(name: str, inputs: Path, out: Path, kill_at: int = 0) -> forked.Popen:
 
 
 def count(name: str, inputs: Path, out: Path) -> tuple[int, int]:
-    """Run a job in a process; return its numbers of file operations and of synchronised files."""
+    """Run a job in a process; return its numbers of file operations and of fsyncs."""
     assert start(name, inputs, out).wait() == FINISHED
     numbers = out.with_name(f"{out.name}.counts")
     operations, synced = map(int, numbers.read_text().split())
@@ -150,21 +151,21 @@ def count(name: str, inputs: Path, out: Path) -> tuple[int, int]:
 
 
 def main(name: str, inputs: Path, out: Path) -> int:
-    """Run a job, and write beside its folder how many file operations it took."""
-    counts, synced, real = [0], [0], os.fsync
+    """Run a job, and write its numbers of file operations and fsyncs beside its folder."""
+    operations, synced, fsync = [0], [0], os.fsync
 
-    def fsync(descriptor: int) -> None:
+    def count_and_fsync(descriptor: int) -> None:
         synced[0] += stat.S_ISREG(os.fstat(descriptor).st_mode)
-        real(descriptor)
+        fsync(descriptor)
 
-    os.fsync = fsync
-    forked.count_operations(lambda number: counts.__setitem__(0, number))
+    os.fsync = count_and_fsync
+    forked.count_operations(lambda number: operations.__setitem__(0, number))
     try:
         JOBS[name](inputs, out)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return REFUSED
-    out.with_name(f"{out.name}.counts").write_text(f"{counts[0]} {synced[0]}")
+    out.with_name(f"{out.name}.counts").write_text(f"{operations[0]} {synced[0]}")
     return FINISHED
 
 

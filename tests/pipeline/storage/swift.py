@@ -1,4 +1,4 @@
-"""A real S3 server on loopback: OpenStack Swift with its S3 API."""
+"""Run a real S3 server on loopback: OpenStack Swift with its S3 API."""
 
 import os
 import socket
@@ -65,7 +65,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving_s3(folder: Path) -> Iterator[str]:
-    """Serve S3 from a folder for as long as the block lasts, and give the address."""
+    """Serve S3 from a folder during the block; yield the server's URL."""
     (folder / "d1").mkdir(parents=True)
     (folder / "swift.conf").write_text(HASHES)
     ports = {kind: free_port() for kind in MODULES}

@@ -1,4 +1,4 @@
-"""Which commands read and write a store, by the table in pipeline/README.md."""
+"""Commands accept or refuse URLs of stores as the table in pipeline/README.md says."""
 
 import json
 import random
@@ -13,15 +13,15 @@ from pipeline.storage import stores
 from pipeline.validation.verify import compare_files
 from tests.pipeline.cli.conftest import invoke
 from tests.pipeline.datasets import random_game
-from tests.pipeline.hostile import copied, workplace
+from tests.pipeline.hostile import copy_workplace, workplace
 from tests.waiting import drop_slow_lines
 
 TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1"]
 INGEST = "--set chunk_mib=1 --set test_share=0.2 --set val_share=0.1 --workers 1"
 
 
-def taken(store: str, here: Path, dump: str) -> dict[str, list[str]]:
-    """Return commands that take URLs, in an order in which each finds its inputs."""
+def accepted_commands(store: str, here: Path, dump: str) -> dict[str, list[str]]:
+    """Return commands that accept URLs, in an order in which each finds its inputs."""
     made, net = f"{store}/made", str(here / "net")
     report = ["report", "--checkpoint", net, "--positions", made, "--out", str(here / "report")]
     return {
@@ -32,8 +32,8 @@ def taken(store: str, here: Path, dump: str) -> dict[str, list[str]]:
     }
 
 
-def refused(store: str, here: Path) -> dict[str, list[str]]:
-    """Return commands that take folders only, each with an address."""
+def refused_commands(store: str, here: Path) -> dict[str, list[str]]:
+    """Return commands that accept only folders, each with a URL."""
     made, out = f"{store}/made", f"{store}/out"
     net, data = str(here / "net"), str(here / "positions" / "2014.05")
     train = ["train", "--positions", data, *TRAINING, "--out"]
@@ -62,29 +62,29 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workplace(tmp_path_factory.mktemp("elsewhere") / "good")
 
 
-def test_what_takes_an_address_takes_it_and_the_rest_says_so(
+def test_commands_accept_urls_or_refuse_them_in_one_line(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = copied(place, tmp_path / "here")
+    here = copy_workplace(place, tmp_path / "here")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     store = f"memory://bucket/{random.randrange(1 << 40)}"
     text = "".join(random_game(seed, 24) for seed in range(30)).encode()
-    stores.publish(stores.parse_path(store), "a.pgn", 0, lambda target: target.write(text))
+    stores.publish_bytes(stores.parse_path(store), "a.pgn", text)
     answers = {}
-    for name, words in taken(store, here, f"{store}/a.pgn").items():
+    for name, words in accepted_commands(store, here, f"{store}/a.pgn").items():
         code, out, err = invoke(*words, "--json")
         assert (code, drop_slow_lines(err)) == (0, ""), f"{name}: {err}"
         answers[name] = json.loads(out.splitlines()[-1])
     assert answers["report"]["positions"] == answers["ingest"]["positions"]["test"]
-    assert answers["report"]["slices"]["in train"], "positions were looked up in train there too"
-    for name, words in refused(store, here).items():
+    assert answers["report"]["slices"]["in train"], "positions were looked up in train"
+    for name, words in refused_commands(store, here).items():
         code, out, err = invoke(*words, "--json")
         assert (code, out) == (2, ""), f"{name}: {out}{err}"
         assert "memory://" in err, f"{name}: {err}"
         assert err.count("\n") == 1, f"{name}: {err}"
-    assert list((tmp_path / "work").iterdir()) == [], "no folder is named after an address"
+    assert list((tmp_path / "work").iterdir()) == [], "no folder is named after a URL"
     assert not (here / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""Every job, killed at any file operation, on a full disk and in folders of others."""
+"""Every job survives kills and full disks, and refuses folders that belong to something else."""
 
 import os
 import shutil
@@ -11,18 +11,25 @@ import pytest
 from filelock import FileLock
 
 from engine.errors import UserError
-from pipeline.evaluation.render import publish_result
-from pipeline.storage.job_folder import AUDIT, CHECKPOINT, DATASET, JobFolder, is_of, require_apart
+from pipeline.storage.job_folder import (
+    AUDIT_KIND,
+    CHECKPOINT_KIND,
+    DATASET_KIND,
+    JobFolder,
+    is_of_kind,
+    publish_result,
+    require_apart,
+)
 from pipeline.storage.stores import parse_path
 from tests.pipeline import datasets
 from tests.pipeline.storage.jobs import FINISHED, JOBS, SEEDED, content, count, make_inputs, start
 
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name == "imitate")) for name in JOBS]
-THEIRS = ("report.txt", "train-00000-0.parquet", "x/.y.tmp")
+FOREIGN_FILES = ("report.txt", "train-00000-0.parquet", "x/.y.tmp")
 
 
-class NoError(UserError):
-    """What these tests are refused with."""
+class RefusedError(UserError):
+    """The refusal of the folders in these tests."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +39,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a function that gives a job's folder, its file operations and synchronised files."""
+    """Return a function that runs a job and returns its folder and what `count` returns."""
     made: dict[str, tuple[Path, int, int]] = {}
 
     def get(name: str) -> tuple[Path, int, int]:
@@ -45,35 +52,26 @@ def undisturbed(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "kills", [1, pytest.param(25, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
 def test_a_killed_job_ends_with_the_same_files(
-    name: str, inputs: Path, undisturbed: Any, tmp_path: Path
+    name: str, kills: int, inputs: Path, undisturbed: Any, tmp_path: Path
 ) -> None:
     made, operations, _ = undisturbed(name)
-    out = tmp_path / "out"
-    assert start(name, inputs, out, operations // 2).wait() == -signal.SIGKILL
-    assert start(name, inputs, out).wait() == FINISHED
-    assert content(out) == content(made)
-    assert not list(out.rglob("*.tmp"))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", JOBS)
-def test_killed_at_any_file_operation_it_ends_with_the_same_files(
-    name: str, inputs: Path, undisturbed: Any, tmp_path: Path
-) -> None:
-    made, operations, _ = undisturbed(name)
-    step = max(1, operations // 25)
-    for kill_at in range(1, operations + 1, step):
+    step = max(1, operations // kills)
+    for kill_at in range((step + 1) // 2, operations + 1, step):
         out = tmp_path / str(kill_at)
         assert start(name, inputs, out, kill_at).wait() == -signal.SIGKILL
-        start(name, inputs, out, 1 + kill_at % 7).wait()
+        if kills > 1:
+            start(name, inputs, out, 1 + kill_at % 7).wait()
         assert start(name, inputs, out).wait() == FINISHED
         assert content(out) == content(made), f"killed at {kill_at}"
+        assert not list(out.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_full_disk_is_one_line_and_the_job_goes_on(
+def test_a_job_resumes_after_a_full_disk(
     name: str, inputs: Path, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, _, synced = undisturbed(name)
@@ -99,18 +97,17 @@ def test_a_full_disk_is_one_line_and_the_job_goes_on(
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_no_job_writes_into_a_folder_of_others(name: str, inputs: Path, tmp_path: Path) -> None:
-    for theirs in THEIRS:
-        out = tmp_path / theirs.replace("/", "-")
-        (out / theirs).parent.mkdir(parents=True)
-        (out / theirs).write_bytes(b"theirs")
-        with pytest.raises(
-            UserError, match=f"holds '{theirs.partition('/')[0]}', which is not part of"
-        ):
+def test_no_job_writes_into_a_foreign_folder(name: str, inputs: Path, tmp_path: Path) -> None:
+    for foreign in FOREIGN_FILES:
+        out = tmp_path / foreign.replace("/", "-")
+        (out / foreign).parent.mkdir(parents=True)
+        (out / foreign).write_bytes(b"foreign")
+        entry = foreign.partition("/")[0]
+        with pytest.raises(UserError, match=f"holds '{entry}', which is not part of"):
             JOBS[name](inputs, out)
-        assert datasets.content(out).keys() == {theirs}
-        assert (out / theirs).read_bytes() == b"theirs"
-    publish_result(tmp_path / "audit", AUDIT, "audit.json", {}, {})
+        assert datasets.content(out).keys() == {foreign}
+        assert (out / foreign).read_bytes() == b"foreign"
+    publish_result(tmp_path / "audit", AUDIT_KIND, "audit.json", {}, {})
     before = datasets.content(tmp_path / "audit")
     with pytest.raises(UserError, match="an audit, which is not part of"):
         JOBS[name](inputs, tmp_path / "audit")
@@ -133,15 +130,15 @@ def test_other_settings_and_a_second_process_are_refused(
     assert datasets.content(out) == before
 
 
-def test_files_of_others_beside_a_killed_build_stay(inputs: Path, tmp_path: Path) -> None:
+def test_foreign_files_beside_a_killed_build_are_kept(inputs: Path, tmp_path: Path) -> None:
     out, made = tmp_path / "out", tmp_path / "made"
     JOBS["ingest"](inputs, made)
     assert start("ingest", inputs, out, 30).wait() == -signal.SIGKILL
-    (out / "notes.txt").write_text("theirs")
-    (out / "games.parquet").write_text("theirs too")
+    (out / "notes.txt").write_text("foreign")
+    (out / "games.parquet").write_text("foreign too")
     with pytest.raises(UserError, match=r"games\.parquet is not part of this build: move it away"):
         JOBS["ingest"](inputs, out)
-    assert (out / "games.parquet").read_text() == "theirs too"
+    assert (out / "games.parquet").read_text() == "foreign too"
     (out / "games.parquet").unlink()
     JOBS["ingest"](inputs, out)
     assert content(out).keys() - content(made).keys() == {"notes.txt"}
@@ -149,7 +146,7 @@ def test_files_of_others_beside_a_killed_build_stay(inputs: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("files", "says"),
+    ("files", "words"),
     [
         ({}, ""),
         ({".DS_Store": "", "lost+found/.keep": "", ".lock": ""}, ""),
@@ -163,67 +160,70 @@ def test_files_of_others_beside_a_killed_build_stay(inputs: Path, tmp_path: Path
         ({"job.json": '{"kind": "a match", "identity": {}}'}, "holds 'job.json', a match, which"),
     ],
 )
-def test_files_of_others_are_named(files: dict[str, str], says: str, tmp_path: Path) -> None:
+def test_foreign_files_are_named(files: dict[str, str], words: str, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    if not says:
-        JobFolder(tmp_path, CHECKPOINT, NoError).check()
+    if not words:
+        JobFolder(tmp_path, CHECKPOINT_KIND, RefusedError).check()
         return
-    with pytest.raises(NoError, match=says), JobFolder(tmp_path, CHECKPOINT, NoError).lock():
+    with (
+        pytest.raises(RefusedError, match=words),
+        JobFolder(tmp_path, CHECKPOINT_KIND, RefusedError).lock(),
+    ):
         raise AssertionError
     assert datasets.content(tmp_path).keys() | {".lock"} == files.keys() | {".lock"}
 
 
-def test_links_and_stores_are_checked_as_folders_are(tmp_path: Path) -> None:
+def test_links_and_stores_are_checked_like_folders(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "there").symlink_to(tmp_path / "full")
     (tmp_path / "gone").symlink_to(tmp_path / "nothing")
     file = "a file or a broken link"
     for name, problem in (("there", "holds 'x'"), ("gone", file), ("full/x", file)):
-        with pytest.raises(NoError, match=problem):
-            JobFolder(tmp_path / name, DATASET, NoError).check()
+        with pytest.raises(RefusedError, match=problem):
+            JobFolder(tmp_path / name, DATASET_KIND, RefusedError).check()
     folder = parse_path("memory://claims/out")
-    JobFolder(folder, DATASET, NoError).check()
-    (folder / "theirs.parquet").write_bytes(b"x")
-    with pytest.raises(NoError, match=r"holds 'theirs.parquet'"):
-        JobFolder(folder, DATASET, NoError).check()
-    JobFolder(folder, DATASET, NoError).claim({})
-    JobFolder(folder, DATASET, NoError).check()
+    JobFolder(folder, DATASET_KIND, RefusedError).check()
+    (folder / "foreign.parquet").write_bytes(b"x")
+    with pytest.raises(RefusedError, match=r"holds 'foreign.parquet'"):
+        JobFolder(folder, DATASET_KIND, RefusedError).check()
+    JobFolder(folder, DATASET_KIND, RefusedError).claim({})
+    JobFolder(folder, DATASET_KIND, RefusedError).check()
 
 
-def test_an_output_is_not_inside_an_input(tmp_path: Path) -> None:
+def test_an_output_inside_an_input_is_refused(tmp_path: Path) -> None:
     read = tmp_path / "positions"
     read.mkdir()
     (tmp_path / "link").symlink_to(read)
-    require_apart(tmp_path / "positions-2", [read, tmp_path / "elsewhere"], NoError)
+    require_apart(tmp_path / "positions-2", [read, tmp_path / "elsewhere"], RefusedError)
     for out in (read, read / "sub", tmp_path / "link", tmp_path / "x" / ".." / "positions"):
-        with pytest.raises(NoError, match=r"is input .*positions or inside it"):
-            require_apart(out, [read], NoError)
-    with pytest.raises(NoError, match="or inside it"):
-        require_apart(parse_path("memory://a/b"), [parse_path("memory://a/b/")], NoError)
+        with pytest.raises(RefusedError, match=r"is input .*positions or inside it"):
+            require_apart(out, [read], RefusedError)
+    with pytest.raises(RefusedError, match="or inside it"):
+        require_apart(parse_path("memory://a/b"), [parse_path("memory://a/b/")], RefusedError)
 
 
-def test_a_job_that_fails_before_its_first_result_leaves_nothing(tmp_path: Path) -> None:
-    folder = JobFolder(tmp_path / "new" / "deep", DATASET, NoError)
+def test_a_job_that_fails_before_its_first_note_leaves_nothing(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path / "new" / "deep", DATASET_KIND, RefusedError)
 
     def fail(note: bool) -> None:
         with folder.lock():
             folder.claim({"a": {"b": 1}})
-            folder.make_notes()
+            folder.make_notes_folder()
             if note:
                 (folder.notes / "00000.json").write_text("{}")
-            raise NoError("no")
+            raise RefusedError("no")
 
-    with pytest.raises(NoError, match="no"):
+    with pytest.raises(RefusedError, match="no"):
         fail(note=False)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(NoError, match="no"):
+    with pytest.raises(RefusedError, match="no"):
         fail(note=True)
     assert folder.has_notes()
-    assert is_of(folder.out, DATASET)
-    assert folder.differences({"a": {"b": 2}, "c": 3}) == [
+    assert is_of_kind(folder.out, DATASET_KIND)
+    assert folder.list_differences({"a": {"b": 2}, "c": 3}) == [
         "a.b was 1, not 2",
         "c was None, not 3",
     ]

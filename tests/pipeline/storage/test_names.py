@@ -1,10 +1,11 @@
-"""Odd names, foreign texts and full machines: a command works, or says why not."""
+"""With odd names, foreign text and full machines, a command works or says why not."""
 
 import csv
 import errno
 import io
 import os
 import resource
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ from pipeline.cli.main import replace_control_characters, run_and_report_errors
 from pipeline.dataset.files.shards import convert_damage_errors
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.job import ingest
-from pipeline.storage.tables import csv_text
+from pipeline.storage.tables import format_csv
 from tests.pipeline import datasets, hostile
 from tests.pipeline.cli.conftest import invoke
 
 
-def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(
+def test_relative_folders_may_have_a_colon_in_their_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -42,7 +43,7 @@ def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(
         assert code == 0, (words, error)
 
 
-def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_refused_first(tmp_path: Path) -> None:
     bad = os.fsdecode(b"bad\xff.pgn")
     for source, out in ((bad, "out"), ("games.pgn", bad)):
         datasets.dump(tmp_path / source, 3)
@@ -55,7 +56,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path) -> N
     assert "is not UTF-8" in error
 
 
-def test_an_address_space_in_which_libraries_abort_is_refused(
+def test_a_small_address_space_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2_000_000 << 10, 0))
@@ -64,12 +65,16 @@ def test_an_address_space_in_which_libraries_abort_is_refused(
     assert "address space (ulimit -v): raise the limit to 4 GiB" in error
 
 
-def test_errors_of_disks_and_memory_name_their_cause(
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_errors_of_disks_and_memory_state_their_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train-00000-0.parquet"
     with pytest.raises(OSError, match="No space left"), convert_damage_errors(path):
-        raise OSError(errno.ENOSPC, "No space left on device")  # from the kernels' cache
+        raise OSError(errno.ENOSPC, "No space left on device")  # of the kernel cache
     with (
         pytest.raises(DatasetError, match="cannot be read as a shard"),
         convert_damage_errors(path),
@@ -79,17 +84,16 @@ def test_errors_of_disks_and_memory_name_their_cause(
         with pytest.raises(OSError, match="No space") as raised, replace_file(path):
             raise OSError(errno.ENOSPC, "No space left on device", name)
         assert raised.value.filename == expected
-    errors = (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"))
-    for error in errors:
-        assert run_and_report_errors(lambda error=error: (_ for _ in ()).throw(error)) == 2
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+        assert run_and_report_errors(partial(fail, error)) == 2
         assert capsys.readouterr().err.startswith("fianchetto: not enough memory: ")
     with pytest.raises(RuntimeError, match="a bug"):
-        run_and_report_errors(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
+        run_and_report_errors(partial(fail, RuntimeError("a bug")))
 
 
-def test_names_write_no_escape_codes_into_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_print_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:
     error = ConfigError("http://a/\x1b[2J\x9b31m\r does not exist")
-    assert run_and_report_errors(lambda: (_ for _ in ()).throw(error)) == 2
+    assert run_and_report_errors(partial(fail, error)) == 2
     assert capsys.readouterr().err == "fianchetto: http://a/?[2J?31m? does not exist\n"
     assert replace_control_characters("a table\n\tfor é\x07") == "a table\n\tfor é?"
 
@@ -97,8 +101,8 @@ def test_names_write_no_escape_codes_into_the_terminal(capsys: pytest.CaptureFix
 FORMULAS = ('=HYPERLINK("http://evil","x")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1")
 
 
-def test_csv_holds_no_formulas_and_no_rows_of_others() -> None:
+def test_csv_quotes_formulas_and_line_ends() -> None:
     texts = {text: f"'{text}" for text in FORMULAS} | {"engine\r=1+1\n=2": "engine =1+1\n=2"}
-    written = csv_text(["name", "points"], [{"name": text, "points": -0.5} for text in texts])
+    written = format_csv(["name", "points"], [{"name": text, "points": -0.5} for text in texts])
     found = list(csv.DictReader(io.StringIO(written, newline="")))
     assert found == [{"name": text, "points": "-0.5"} for text in texts.values()]

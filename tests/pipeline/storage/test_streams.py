@@ -1,4 +1,4 @@
-"""Streamed dumps and datasets in stores have the same rows, whatever the network does."""
+"""Streamed dumps and datasets in stores have the same rows, whatever fails in the network."""
 
 import os
 import random
@@ -28,9 +28,16 @@ from pipeline.errors import (
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.storage import http, objects
-from pipeline.storage.job_folder import BUILDING, DATASET, JobFolder
+from pipeline.storage.job_folder import BUILDING, DATASET_KIND, JobFolder
 from pipeline.storage.objects import RangeFile, fetch_version, open_remote
-from pipeline.storage.stores import Published, parse_path, publish, publish_in_background
+from pipeline.storage.stores import (
+    PublishedFile,
+    file_hash,
+    parse_path,
+    publish,
+    publish_bytes,
+    publish_in_background,
+)
 from pipeline.validation.verify import compare_files
 from tests.conftest import shared_data
 from tests.pipeline import datasets
@@ -42,7 +49,7 @@ CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an archive of three chunks."""
+    """Write an archive of three chunks."""
     games = [datasets.random_game(seed) for seed in range(30)]
     text = "".join("".join(games[at:] + games[:at]) for at in range(30)).encode()
     path = tmp_path_factory.mktemp("dump") / "games.pgn.zst"
@@ -51,11 +58,11 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(dump: Path) -> dict[str, str]:
-    """Ingest the file once: the hash of each file of the dataset but those that name the source."""
+def made(dump: Path) -> Path:
+    """Ingest the archive from the local file."""
     ingest([str(dump)], dump.parent / "made", CONFIG, workers=1)
     assert len(list((dump.parent / "made").glob("train-*"))) >= 3
-    return rows_of(dump.parent / "made")
+    return dump.parent / "made"
 
 
 @pytest.fixture
@@ -65,17 +72,25 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield running
 
 
-def rows_of(folder: Path) -> dict[str, str]:
+def hash_tables(folder: Path) -> dict[str, str]:
+    """Return the hash of each file except the manifest, which names the source."""
     found = datasets.content(folder)
     return {name: digest for name, digest in found.items() if name != "manifest.json"}
 
 
-def unique_place(name: str) -> Any:
+def make_store_folder(name: str) -> Any:
     return parse_path(f"memory://bucket/{random.randrange(1 << 40)}/{name}")
 
 
-def test_a_stream_gives_the_rows_of_the_file_through_breaks(
-    server: Server, dump: Path, made: dict[str, str], tmp_path: Path
+def assert_same_rows(one: Any, other: Path, split: str = "train") -> None:
+    """Compare the batches of two datasets."""
+    both = (Batches([folder], split).read_rows() for folder in (one, other))
+    for found, expected in zip(*both, strict=True):
+        assert all((found[name] == expected[name]).all() for name in expected)
+
+
+def test_a_broken_stream_has_the_rows_of_the_file(
+    server: Server, dump: Path, made: Path, tmp_path: Path
 ) -> None:
     data, out = dump.read_bytes(), tmp_path / "out"
     faults = [Fault()] * 3 + [Fault(send=len(data) // 2), Fault(send=0)]
@@ -83,9 +98,9 @@ def test_a_stream_gives_the_rows_of_the_file_through_breaks(
     address = f"{server.url}/games.pgn.zst?token=secret"
     manifest = ingest([address], out, CONFIG, workers=1)
     assert server.ranges("games.pgn.zst")[-2:] == [f"bytes={len(data) // 2}-"] * 2
-    assert rows_of(out) == made
-    of_file = read_manifest(dump.parent / "made")["sources"][0]
-    assert manifest["sources"] == [of_file | {"version": '"one"'}]
+    assert hash_tables(out) == hash_tables(made)
+    local = read_manifest(made)["sources"][0]
+    assert manifest["sources"] == [local | {"version": '"one"'}]
     assert "secret" not in (out / "manifest.json").read_text()
     for name in (address, str(dump)):  # the same dump by its version, and by its hash
         assert ingest([name], out, CONFIG, workers=1) == manifest
@@ -94,15 +109,11 @@ def test_a_stream_gives_the_rows_of_the_file_through_breaks(
         ingest([address], out, CONFIG, workers=1)
 
 
-def test_a_network_that_is_gone_keeps_what_is_finished(
-    server: Server,
-    dump: Path,
-    made: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_lost_network_keeps_finished_work(
+    server: Server, dump: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room in (source, chunks):
-        monkeypatch.setattr(room, "BLOCK", 1 << 16)  # otherwise all text is read at once
+    for module in (source, chunks):
+        monkeypatch.setattr(module, "BLOCK", 1 << 16)  # otherwise all text is read at once
     # otherwise the archive is read before the first chunk
     monkeypatch.setattr(source, "HEAD_BYTES", 1 << 12)
     monkeypatch.setattr(archives, "READ_BYTES", 1 << 12)
@@ -120,7 +131,7 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
         ingest([address], out, CONFIG, workers=1)
     file.etag = '"one"'
     ingest([address], out, CONFIG, workers=1)
-    assert rows_of(out) == made
+    assert hash_tables(out) == hash_tables(made)
     # finished files are not written again
     assert {name: (out / name).stat().st_mtime_ns for name in finished} == finished
     replaced = File(data[:-3], etag='"two"')
@@ -131,44 +142,41 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
     assert not (tmp_path / "b" / "manifest.json").exists()
 
 
-def test_a_store_holds_what_a_folder_would(
-    dump: Path, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_a_dataset_in_a_store_equals_one_in_a_folder(
+    dump: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = unique_place("games")
-    notes = JobFolder(out, DATASET, DatasetError).notes
+    out, tables = make_store_folder("games"), hash_tables(made)
+    notes = JobFolder(out, DATASET_KIND, DatasetError).notes
     with pytest.raises(Stopped, match="run the same command"):
         ingest([str(dump)], out, CONFIG, workers=1, stop=lambda: any(notes.glob("[0-9]*.json")))
     assert not (out / "manifest.json").exists()
-    real, failing = out.fs.put_file, iter([True])
+    put_file, failing = out.fs.put_file, iter([True])
 
-    def flaky(here: str, path: str, **more: object) -> None:
+    def fail_once(source: str, path: str, **more: object) -> None:
         if next(failing, False):
             raise OSError("connection reset")
-        real(here, path, **more)
+        put_file(source, path, **more)
 
-    monkeypatch.setattr(type(out.fs), "put_file", staticmethod(flaky))
+    monkeypatch.setattr(type(out.fs), "put_file", staticmethod(fail_once))
     with pytest.raises(IngestError, match="connection reset: finished work is kept"):
         ingest([str(dump)], out, CONFIG, workers=1)
     manifest = ingest([str(dump)], out, CONFIG, workers=1)
     names = {name.rpartition("/")[2] for name in out.fs.find(out.path)}
-    assert names == {*made, "manifest.json"}
-    found = {name: datasets.hashlib.sha256((out / name).read_bytes()) for name in made}
-    assert {name: digest.hexdigest() for name, digest in found.items()} == made
-    assert manifest == read_manifest(out) == read_manifest(dump.parent / "made")
+    assert names == {*tables, "manifest.json"}
+    assert {name: file_hash(out / name) for name in tables} == tables
+    assert manifest == read_manifest(out) == read_manifest(made)
     assert compare_files(out) == []
     assert ingest([str(dump)], out, CONFIG, workers=1) == manifest
-    there, here = (Batches([one], "test").read_rows() for one in (out, dump.parent / "made"))
-    for rows, expected in zip(there, here, strict=True):
-        assert all((rows[name] == expected[name]).all() for name in expected)
+    assert_same_rows(out, made, "test")
 
 
-def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> None:
-    out, asked = unique_place("mixed"), list[bytes]()
+def test_two_machines_with_different_settings_do_not_mix_in_a_store(dump: Path) -> None:
+    out, markers = make_store_folder("mixed"), list[bytes]()
 
     def begin_other() -> bool:
-        """Begin another ingest after the first chunk; it sees neither the lock nor the marker."""
-        if not asked and len(out.fs.glob(f"{out.path}/.building/parts/[0-9]*.json")) == 1:
-            asked.append(out.fs.cat_file(f"{out.path}/job.json"))
+        """Begin another ingest after the first chunk, which sees neither lock nor marker."""
+        if not markers and len(out.fs.glob(f"{out.path}/.building/parts/[0-9]*.json")) == 1:
+            markers.append(out.fs.cat_file(f"{out.path}/job.json"))
             out.fs.rm_file(f"{out.path}/job.json")
             chunk = next(read_chunks([Source(str(dump))], CONFIG.chunk_mib << 20))
             with pytest.raises(DatasetError, match="is being written by another ingest"):
@@ -176,80 +184,77 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
         return False
 
     ingest([str(dump)], out, CONFIG, workers=1, stop=begin_other)
-    assert asked
+    assert markers
 
 
-def test_a_store_that_refuses_is_reported_and_a_writer_that_fails_leaves_nothing(
+def write_half(target: Any) -> None:
+    target.write(b"half")
+    raise RuntimeError("in the middle")
+
+
+def test_a_refusing_store_is_reported_and_a_failed_write_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = unique_place("refused")
+    folder = make_store_folder("refused")
 
-    def fails(target: Any) -> None:
-        target.write(b"half")
-        raise RuntimeError("in the middle")
-
-    def refused(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError("Access Denied")
 
     with pytest.raises(RuntimeError):
-        publish(folder, "a", 0, fails)
+        publish(folder, "a", 0, write_half)
     assert not (folder / "a").exists()
-    monkeypatch.setattr(type(folder.fs), "put_file", refused)
+    monkeypatch.setattr(type(folder.fs), "put_file", refuse)
     with pytest.raises(StoreError, match=r"memory://.*refused/a: Access Denied"):
-        publish(folder, "a", 0, lambda target: target.write(b"whole"))
+        publish_bytes(folder, "a", b"whole")
     with pytest.raises(StoreError, match="Access Denied"), publish_in_background() as publish_later:
         publish_later(folder, "no", 0, lambda target: target.write(b"no"))
 
 
-def test_files_are_written_while_others_are_flushed_and_named_once_on_disk(
+def test_files_are_written_while_others_are_flushed_and_appear_when_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced, real, second = [], os.fsync, threading.Event()
+    synced, fsync, second = [], os.fsync, threading.Event()
 
-    def slow(descriptor: int) -> None:
+    def fsync_after_second(descriptor: int) -> None:
         assert second.wait(LONG), "the second file is written while the first is flushed"
-        real(descriptor)
+        fsync(descriptor)
         synced.append(descriptor)
 
-    def breaks(target: Any) -> None:
-        target.write(b"half")
-        raise RuntimeError("in the middle")
-
-    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(os, "fsync", fsync_after_second)
     with publish_in_background() as publish_later:
         first = publish_later(tmp_path, "a", 3, lambda target: target.write(b"one"))
         assert not (tmp_path / "a").exists()
         publish_later(tmp_path, "b", 0, lambda target: target.write(b"two"))
         second.set()
     assert len(synced) == 2
-    assert first == Published("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
+    assert first == PublishedFile("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
     with (
         pytest.raises(RuntimeError, match="in the middle"),
         publish_in_background() as publish_later,
     ):
-        publish_later(tmp_path, "half", 0, breaks)
+        publish_later(tmp_path, "half", 0, write_half)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_objects_are_read_in_order_and_in_ranges(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "BLOCK", 1000)
-    data, chance = random.Random(1).randbytes(12_345), random.Random(2)
-    folder = unique_place("objects")
-    publish(folder, "a", 0, lambda target: target.write(data))
+    monkeypatch.setattr(objects, "REQUEST_BYTES", 1000)
+    data, rng = random.Random(1).randbytes(12_345), random.Random(2)
+    folder = make_store_folder("objects")
+    publish_bytes(folder, "a", data)
     server.files["/a"] = File(data, faults=[Fault(), Fault(send=9)])
     for name in (str(folder / "a"), f"{server.url}/a"):
         file = open_remote(name)
-        assert b"".join(iter(lambda f=file: f.read(chance.randrange(1, 3000)), b"")) == data
+        assert b"".join(iter(lambda f=file: f.read(rng.randrange(1, 3000)), b"")) == data
         file.close()
         ranges = RangeFile(name, fetch_version(name))
         for _ in range(20):
-            at, count = chance.randrange(len(data)), chance.randrange(3000)
+            at, count = rng.randrange(len(data)), rng.randrange(3000)
             assert ranges.seek(at) == ranges.tell() == at
             assert ranges.read(count) == data[at : at + count]
     file = open_remote(str(folder / "a"))
-    publish(folder, "a", 0, lambda target: target.write(data[1:]))
+    publish_bytes(folder, "a", data[1:])
     with pytest.raises(SourceChangedError, match="was replaced"):
         list(iter(lambda: file.read(3000), b""))
     with pytest.raises(FetchError, match="does not exist"):
@@ -260,15 +265,15 @@ def test_objects_are_read_in_order_and_in_ranges(
     with pytest.raises(FetchError, match="cannot be read in parts"):
         RangeFile(f"{server.url}/a", fetch_version(f"{server.url}/a"))
     table = shared_data("cases/23_evals_control.parquet").read_bytes()
-    publish(folder, "evals.parquet", 0, lambda target: target.write(table))
+    publish_bytes(folder, "evals.parquet", table)
     found = read_chunks([Source(str(folder / "evals.parquet"))], 1 << 20)
     assert len(next(found).starts) == 3
-    publish(folder, "evals.parquet", 0, lambda target: target.write(table))
+    publish_bytes(folder, "evals.parquet", table)
     with pytest.raises(SourceChangedError, match="was replaced"):
         next(found)
 
 
 @pytest.mark.parametrize("name", ["nosuch://x", "ftp://x", "local://x", "://x", "https://a/b"])
-def test_places_that_are_none_are_refused(name: str) -> None:
+def test_unsupported_schemes_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="is not a supported store"):
         parse_path(name)

@@ -1,11 +1,11 @@
-"""Results as text: whole, aligned, and without drawn lines."""
+"""Results are formatted as aligned text."""
 
 from pipeline.storage.tables import plain_text, text_table
 
 FEN = "rnbqkb1r/ppppp1pp/5p1n/8/4P3/8/PPPPBPPP/RNBQK1NR w KQkq - 0 3"
 
 
-def test_a_table_cuts_nothing_off_and_aligns_numbers_to_the_right() -> None:
+def test_a_table_is_not_cut_and_numbers_are_right_aligned() -> None:
     rows = [
         {"fen": FEN, "hand_written_top1": 0.51234, "positions": 12345, "eval": None},
         {"fen": "8/8", "hand_written_top1": 1.0, "positions": 7, "eval": -30},
@@ -18,7 +18,7 @@ def test_a_table_cuts_nothing_off_and_aligns_numbers_to_the_right() -> None:
     assert text_table([{"a": 1}, {"b": "x"}]).splitlines() == ["a  b", "1  -", "-  x"]
 
 
-def test_lists_and_truth_are_words() -> None:
+def test_lists_and_booleans_are_written_as_words() -> None:
     assert plain_text({"checked": ["files", "rows"], "left": [], "done": True}).splitlines() == [
         "checked  files, rows",
         "left     -",

@@ -1,4 +1,4 @@
-"""`verify` finds every kind of damage, names it, and finds none where there is none."""
+"""`verify` names every kind of damage, and finds none in an undamaged dataset."""
 
 import json
 import shutil
@@ -20,15 +20,14 @@ from pipeline.dumps.source import find_dumps
 from pipeline.errors import DatasetError, DifferenceError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.storage.stores import file_hash
-from pipeline.validation.verify import list_members, verify_dataset
-from tests.pipeline import hostile
+from pipeline.validation.verify import list_joined_datasets, verify_dataset
 from tests.pipeline.datasets import dump, games, random_game
+from tests.pipeline.hostile import edit_json, set_cell, update_hashes
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
 
 
-def write_dataset(folder: Path, games: int, copies: int) -> None:
+def write_dataset(folder: Path, games: int, copies: int) -> Path:
     """Write `dumps/games.pgn`, the games and a bad one in `copies` orders, and its dataset."""
     (folder / "dumps").mkdir()
     text = [random_game(seed, 30) for seed in range(games)]
@@ -36,81 +35,79 @@ def write_dataset(folder: Path, games: int, copies: int) -> None:
     path = folder / "dumps" / "games.pgn"
     path.write_text("".join("".join(text[at:] + text[:at]) + bad for at in range(copies)))
     ingest([str(path)], folder / "positions" / "games", CONFIG, workers=1)
+    return folder / "positions" / "games"
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a dump of three chunks and its dataset."""
-    folder = tmp_path_factory.mktemp("verified")
-    write_dataset(folder, games=60, copies=30)
-    return folder
+    """Make a dump of three chunks and its dataset."""
+    return write_dataset(tmp_path_factory.mktemp("verified"), games=60, copies=30)
 
 
 @pytest.fixture
-def copied(original: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(original, tmp_path / "copy")
+def directory(original: Path, tmp_path: Path) -> Path:
+    """Copy the dataset with its dump."""
+    return shutil.copytree(original.parents[1], tmp_path / "copy") / "positions" / "games"
 
 
-def look(folder: Path, **options: Any) -> dict[str, Any]:
-    return verify_dataset(
-        folder / "positions" / "games", [str(folder / "dumps" / "games.pgn")], **options
-    )
+def find_dump(directory: Path) -> Path:
+    return directory.parents[1] / "dumps" / "games.pgn"
 
 
-def problems(found: dict[str, Any]) -> list[str]:
+def verify(directory: Path, **options: Any) -> dict[str, Any]:
+    return verify_dataset(directory, [str(find_dump(directory))], **options)
+
+
+def list_problems(found: dict[str, Any]) -> list[str]:
     return [line for name in ("files", "splits", "source", "rows") for line in found[name]]
 
 
-def rewrite(folder: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Change a shard of a dataset, and its hash in the manifest with it."""
-    directory = folder / "positions" / "games"
-    path = directory / name
-    write_rows(change(pq.read_table(path)), path)
-    manifest = read_manifest(directory)
-    (entry,) = (entry for entry in manifest["files"] if entry["name"] == name)
-    entry |= {"bytes": path.stat().st_size, "sha256": file_hash(path)}
-    (directory / "manifest.json").write_text(json.dumps(manifest))
+def rewrite(directory: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change a shard of a dataset, and its hash in the manifest."""
+    write_rows(change(pq.read_table(directory / name)), directory / name)
+    update_hashes(directory)
 
 
-def test_an_undisturbed_dataset_is_as_it_should_be(original: Path) -> None:
-    found = look(original, rows=10)
-    assert problems(found) == []
+def test_an_undamaged_dataset_has_no_problems(original: Path) -> None:
+    found = verify(original, rows=10)
+    assert list_problems(found) == []
     assert found["compared"] == 10
 
 
-def test_a_flipped_bit_a_lost_and_a_strange_file_are_named(copied: Path) -> None:
-    directory = copied / "positions" / "games"
+def test_changed_missing_and_unlisted_files_are_named(directory: Path) -> None:
     data = bytearray((directory / "train-00001-0.parquet").read_bytes())
     data[len(data) // 2] ^= 1
     (directory / "train-00001-0.parquet").write_bytes(data)
     (directory / "test-00000-0.parquet").unlink()
     shutil.copy(directory / "val-00000-0.parquet", directory / "val-00099-0.parquet")
-    assert sorted(look(copied)["files"]) == [
+    assert sorted(verify(directory)["files"]) == [
         "test-00000-0.parquet: missing",
         "train-00001-0.parquet: does not match its hash",
         "val-00099-0.parquet: not in the manifest",
     ]
 
 
-def test_a_manifest_that_names_another_form_of_planes_is_found(copied: Path) -> None:
-    """Training believes the manifest: it would refuse such a shard."""
-    directory = copied / "positions" / "games"
-    manifest = json.loads((directory / "manifest.json").read_text())
-    (directory / "manifest.json").write_text(json.dumps(manifest | {"planes": "compact"}))
-    shards = [entry["name"] for entry in manifest["files"] if entry["split"] is not None]
-    assert look(copied)["files"] == [
+def test_a_manifest_with_another_format_of_planes_is_noticed(directory: Path) -> None:
+    """Training relies on the manifest's format, and would refuse the shards."""
+    edit_json(directory / "manifest.json", lambda manifest: manifest.update(planes="compact"))
+    shards = [entry["name"] for entry in read_manifest(directory)["files"] if entry["split"]]
+    assert verify(directory)["files"] == [
         f"{name}: has planes all, but the manifest says compact" for name in shards
     ]
 
 
-def test_altered_rows_under_rewritten_hashes_are_found(tmp_path: Path) -> None:
-    """One row of each shard, among all of a small dataset."""
-    write_dataset(tmp_path, games=15, copies=1)
-    files = read_manifest(tmp_path / "positions" / "games")["files"]
-    shards = [entry["name"] for entry in files if entry["split"]]
+def test_changed_rows_with_matching_hashes_are_noticed(tmp_path: Path) -> None:
+    """One row of each shard is changed, in a dataset so small that all rows are compared."""
+
+    def change_first_row(table: pa.Table) -> pa.Table:
+        pawns = table["own_pawns"][0].as_py() ^ 1
+        return set_cell("halfmove", 77, 0)(set_cell("own_pawns", pawns, 0)(table))
+
+    directory = write_dataset(tmp_path, games=15, copies=1)
+    shards = [entry["name"] for entry in read_manifest(directory)["files"] if entry["split"]]
     for name in shards:
-        rewrite(tmp_path, name, lambda table: hostile.column("halfmove", 77, 0)(flip_a_bit(table)))
-    found = look(tmp_path, rows=10**6)["rows"]
+        rewrite(directory, name, change_first_row)
+    found = verify(directory, rows=10**6)["rows"]
     assert len(found) == len(shards) == 3, "no row is compared twice"
     assert all("halfmove is 77, not " in line and "planes [0] differ" in line for line in found)
 
@@ -120,52 +117,43 @@ def test_rows_of_every_dump_are_replayed(tmp_path: Path) -> None:
     made, sources = tmp_path / "made", list(map(str, dumps))
     total = ingest(sources, made, CONFIG, workers=1)["positions"]["total"]
     found = verify_dataset(made, sources, rows=10**6)
-    assert (problems(found), found["compared"]) == ([], total)
-    of_first = sum(game["plies"] for game in games(made) if game["source"] == 0)
+    assert (list_problems(found), found["compared"]) == ([], total)
+    first_rows = sum(game["plies"] for game in games(made) if game["source"] == 0)
     some = verify_dataset(made, sources, rows=10**6, limit=dumps[0].stat().st_size)
-    assert (problems(some), some["compared"]) == ([], of_first)
+    assert (list_problems(some), some["compared"]) == ([], first_rows)
     assert verify_dataset(made, [sources[0]] * 2, rows=10**6)["rows"], "rows of b are not in a"
 
 
-def flip_a_bit(table: pa.Table) -> pa.Table:
-    return hostile.column("own_pawns", table["own_pawns"][0].as_py() ^ 1, 0)(table)
+def test_changed_and_missing_datasets_of_a_training_set_are_named(directory: Path) -> None:
+    training_set = directory.parents[1] / "set"
+    join([directory], training_set)
+    assert list_joined_datasets(training_set) == ([directory.resolve()], [])
+    rewrite(directory, "test-00000-0.parquet", set_cell("label", 4000, 0))
+    changed = ["games: its manifest has changed since it was joined"]
+    assert list_joined_datasets(training_set)[1] == changed
+    directory.rename(directory.parents[1] / "elsewhere")
+    assert list_joined_datasets(training_set) == ([], ["games: is missing"])
 
 
-def test_a_training_set_is_verified_with_its_datasets(copied: Path) -> None:
-    directory = copied / "positions" / "games"
-    join([directory], copied / "set")
-    assert list_members(copied / "set") == ([directory.resolve()], [])
-    rewrite(copied, "test-00000-0.parquet", hostile.column("label", 4000, 0))
-    assert list_members(copied / "set")[1] == [
-        "games: its manifest has changed since it was joined"
-    ]
-    directory.rename(copied / "elsewhere")
-    assert list_members(copied / "set") == ([], ["games: is missing"])
-
-
-def test_a_shorter_dump_is_noticed(copied: Path) -> None:
-    dump = copied / "dumps" / "games.pgn"
-    text = dump.read_text()
-    dump.write_text(text[: text.index("[Event ", len(text) // 2)])
-    found = look(copied, rows=60)
+def test_a_shortened_dump_is_noticed(directory: Path) -> None:
+    path = find_dump(directory)
+    text = path.read_text()
+    path.write_text(text[: text.index("[Event ", len(text) // 2)])
+    found = verify(directory, rows=60)
     assert found["source"][0].endswith("or has changed")
     assert any("is not in the dump" in line for line in found["rows"])
 
 
-def test_a_manifest_without_a_size_of_chunks_is_refused(copied: Path) -> None:
-    path = copied / "positions" / "games" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["config"]["chunk_mib"] = "1"
-    path.write_text(json.dumps(manifest))
+def test_a_manifest_without_a_valid_chunk_size_is_refused(directory: Path) -> None:
+    path = directory / "manifest.json"
+    edit_json(path, lambda manifest: manifest["config"].update(chunk_mib="1"))
     with pytest.raises(DatasetError, match=r"manifest\.json: config\.chunk_mib"):
-        look(copied)
+        verify(directory)
 
 
-def test_the_command_says_what_differs_and_what_it_did_not_check(
-    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_command_reports_differences_and_what_it_did_not_check(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = copied / "positions" / "games"
-
     def call(*words: str) -> tuple[int, dict[str, Any]]:
         monkeypatch.setattr(sys, "argv", ["fianchetto", "verify", str(directory), *words, "--json"])
         with pytest.raises(SystemExit) as ended:
@@ -173,13 +161,13 @@ def test_the_command_says_what_differs_and_what_it_did_not_check(
         out = capsys.readouterr().out
         return int(ended.value.code or 0), json.loads(out.splitlines()[-1]) if out else {}
 
-    assert call("--source", str(copied / "nosuch.pgn"))[0] == 2
+    assert call("--source", str(directory / "nosuch.pgn"))[0] == 2
     assert call("--sample", "-1")[0] == 2
-    code, found = call("--sample", "4")  # the dump lies where Dagster has it
+    code, found = call("--sample", "4")  # the dump is where Dagster stores it
     assert code == 0
-    games = found["datasets"]["games"]
-    assert (games["replayed_with_python_chess"], games["not_checked"]) == (4, [])
-    (copied / "dumps" / "games.pgn").unlink()
+    counts = found["datasets"]["games"]
+    assert (counts["replayed_with_python_chess"], counts["not_checked"]) == (4, [])
+    find_dump(directory).unlink()
     code, found = call("--sample", "0")
     assert (code, found["datasets"]["games"]["not_checked"]) == (0, ["source", "rows"])
     (directory / "test-00000-0.parquet").unlink()
@@ -190,11 +178,11 @@ def test_the_command_says_what_differs_and_what_it_did_not_check(
     assert found["datasets"]["games"]["not_checked"] == ["splits", "source", "rows"]
 
 
-def test_datasets_of_the_same_name_and_one_below_the_root_are_verified(
+def test_datasets_with_the_same_name_and_without_a_grandparent_are_verified(
     original: Path, tmp_path: Path
 ) -> None:
     for folder in ("a", "b"):
-        shutil.copytree(original / "positions" / "games", tmp_path / folder / "same")
+        shutil.copytree(original, tmp_path / folder / "same")
     command = Verify(datasets=(tmp_path / "a" / "same", tmp_path / "b" / "same"), sample=0)
     assert len(command.run()["datasets"]) == 2
     assert find_dumps(Path("/positions"), {"sources": [{"name": "not-there.pgn"}]}) is None

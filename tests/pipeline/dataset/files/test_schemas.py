@@ -1,4 +1,4 @@
-"""Altered JSON files of unfinished matches, fine-tunes and ingests are refused in one line."""
+"""Invalid JSON files of unfinished matches, fine-tunes and ingests are refused in one line."""
 
 import json
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from engine.errors import UserError
-from pipeline.dataset.files.manifest import read_note
+from pipeline.dataset.files.manifest import read_chunk_note
 from pipeline.finetune.state import STATE_FILE, read_state
 from pipeline.matches.match import GAMES_FILE, read_games
-from tests.pipeline.hostile import NO_JSON
+from tests.pipeline.hostile import INVALID_JSON
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 GAME: dict[str, Any] = {
@@ -51,24 +51,24 @@ NOTE_PATH = ".building/parts/00000.json"
 READERS: dict[str, Callable[[Path], Any]] = {
     GAMES_FILE: read_games,
     STATE_FILE: read_state,
-    NOTE_PATH: lambda folder: read_note(folder / NOTE_PATH),
+    NOTE_PATH: lambda folder: read_chunk_note(folder / NOTE_PATH),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "whole", "changes"),
+    ("name", "valid", "changes"),
     [(GAMES_FILE, GAME, GAMES), (STATE_FILE, STATE_OF, STATES), (NOTE_PATH, NOTE, NOTES)],
 )
-def test_a_changed_file_is_refused(
-    name: str, whole: dict[str, Any], changes: list[dict[str, Any]], tmp_path: Path
+def test_an_invalid_file_is_refused_in_one_line(
+    name: str, valid: dict[str, Any], changes: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(whole) + "\n")
+    path.write_text(json.dumps(valid) + "\n")
     assert READERS[name](tmp_path)
-    spoilt = [json.dumps(whole | change).encode() for change in changes]
-    for data in (*spoilt, NO_JSON["a picture"].replace(b"\n", b" "), NO_JSON["a list"]):
+    invalid = [json.dumps(valid | change).encode() for change in changes]
+    for data in (*invalid, INVALID_JSON["a picture"].replace(b"\n", b" "), INVALID_JSON["a list"]):
         path.write_bytes(data + b"\n")
-        with pytest.raises(UserError, match=path.name) as said:
+        with pytest.raises(UserError, match=path.name) as refusal:
             READERS[name](tmp_path)
-        assert "\n" not in str(said.value)
+        assert "\n" not in str(refusal.value)
