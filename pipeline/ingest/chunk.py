@@ -228,7 +228,7 @@ def _write_block(
     splits[status != KEPT] = len(SPLITS)
     files, entries = task.folder.files, []
     history = task.config.history if not tagged.is_evaluations else 1
-    earlier_RH = replay.earlier_moves(rows, filled, history)
+    earlier_RH = replay.collect_earlier_moves(rows, filled, history)
     for number, split in enumerate(SPLITS):
         picked = np.flatnonzero(splits == number)
         if not len(picked):

@@ -109,7 +109,7 @@ def _encode_chunk(
     rows_S = np.array([search[0] for search in searches], dtype=np.int64)
     taken = Records(rows.view(pgn.ROW, np.ndarray)).take(rows_S)
     columns = {name: taken[name] for name in pgn.REPLAYED}
-    columns |= earlier_columns(pgn.earlier_moves(rows, filled, config.history), rows_S)
+    columns |= earlier_columns(pgn.collect_earlier_moves(rows, filled, config.history), rows_S)
     columns["game"] = game_numbers(taken["game"], chunk.first_game)
     packed_SW, splits_G = pack_rows(taken), assign_splits(tagged.games.identity, config)
     files = []

@@ -114,7 +114,7 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
 def earlier_columns(
     earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]
 ) -> dict[str, NDArray[np.uint16]]:
-    """Return rows of `pipeline.pgn.replay.earlier_moves` as the columns EARLIER_MOVES."""
+    """Return rows of `pipeline.pgn.replay.collect_earlier_moves` as the columns EARLIER_MOVES."""
     moves_HK = np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T)
     return dict(zip(EARLIER_MOVES, moves_HK, strict=False))
 
