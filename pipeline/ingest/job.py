@@ -22,7 +22,7 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION, MANIFEST
 from pipeline.dataset.files.manifest import list_damage, read_manifest
 from pipeline.dumps.chunks import read_chunks
-from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
+from pipeline.dumps.formats.evaluations import ENGINE_MOVE_INPUTS, Sample
 from pipeline.dumps.source import (
     STDIN,
     Source,
@@ -236,7 +236,7 @@ def _ingest(
     def tasks() -> Iterator[ChunkTask]:
         nonlocal taken
         for chunk in read_chunks(sources, config.chunk_mib << 20):
-            first, this = (sources[at].input in ENGINE_MOVES for at in (0, chunk.source))
+            first, this = (sources[at].input in ENGINE_MOVE_INPUTS for at in (0, chunk.source))
             if first != this:
                 raise DumpError(
                     "engine moves and human moves cannot be mixed in one dataset: ingest these "
@@ -271,7 +271,7 @@ def _ingest(
             why = "the dump has become shorter since this ingest began"
             raise OtherDumpError(why, remedy=OTHER_OUT_REMEDY)
         release_buffers()  # merging needs memory too
-        more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVES else {}
+        more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVE_INPUTS else {}
         try:
             return build_manifest(folder, [source.describe() for source in sources], config, more)
         finally:

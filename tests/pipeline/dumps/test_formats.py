@@ -272,7 +272,7 @@ def test_a_small_table_that_unpacks_to_half_a_gigabyte_is_read_in_little_memory(
     for _ in join_games(games):
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert peak < 64 << 20
-    monkeypatch.setattr(parquet, "BATCH", 1)
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 1)
     large = pa.table({"movetext": ["x" * (3 << 20)] * 2})
     pq.write_table(large, path, compression="zstd", use_dictionary=False)
     with pytest.raises(DumpError, match="rows of more than 1 MiB"):

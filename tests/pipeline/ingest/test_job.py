@@ -108,7 +108,7 @@ def test_workers_and_blocks_of_reading_change_no_byte(
     block: int,
 ) -> None:
     for room in (source, chunks):
-        monkeypatch.setattr(room, "BLOCK", block)
+        monkeypatch.setattr(room, "BLOCK_BYTES", block)
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=workers)
     assert datasets.content(tmp_path / "out") == datasets.content(made)
 

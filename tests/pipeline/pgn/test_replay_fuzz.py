@@ -96,7 +96,7 @@ def chunked(
     """Read a file's games as (offset, text) through the stream, `block` bytes at a time."""
     with monkeypatch.context() as patch:
         for room in (source, chunks):
-            patch.setattr(room, "BLOCK", block)
+            patch.setattr(room, "BLOCK_BYTES", block)
         patch.setattr(chunks, "MAX_GAME_BYTES", 1 << 16)
         found = []
         for chunk in chunks.read_chunks([Source(str(path))], chunk_bytes):

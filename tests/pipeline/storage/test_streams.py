@@ -102,7 +102,7 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for room in (source, chunks):
-        monkeypatch.setattr(room, "BLOCK", 1 << 16)  # otherwise all text is read at once
+        monkeypatch.setattr(room, "BLOCK_BYTES", 1 << 16)  # otherwise all text is read at once
     # otherwise the archive is read before the first chunk
     monkeypatch.setattr(source, "HEAD_BYTES", 1 << 12)
     monkeypatch.setattr(archives, "READ_BYTES", 1 << 12)
