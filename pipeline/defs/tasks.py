@@ -38,9 +38,9 @@ def ingest(
 
     runner = make_engine(engine, workers)
     anew = partial(
-        replacing.replace, source, out, config, engine=runner, progress=progress, stop=stop
+        replacing.replace_dataset, source, out, config, engine=runner, progress=progress, stop=stop
     )
-    replacing.recover(out)
+    replacing.recover_dataset(out)
     try:
         if replace:
             return anew()

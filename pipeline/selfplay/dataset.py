@@ -30,9 +30,9 @@ from pipeline.dataset.files.shards import earlier_columns, game_numbers, rows_ta
 from pipeline.dataset.files.stored_planes import number_array
 from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
-from pipeline.ingest.chunk import IngestConfig, assign_splits, pack_rows, part_name
+from pipeline.ingest.chunk import IngestConfig, assign_splits, note_name, pack_rows
 from pipeline.ingest.games import read_games
-from pipeline.ingest.games_table import games_table
+from pipeline.ingest.games_table import build_games_table
 from pipeline.ingest.manifest import build_manifest
 from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig
@@ -122,7 +122,7 @@ def _encode_chunk(
             files.append(
                 _write_shard(path, seed, packed_SW[in_split], picked, found, config.planes)
             )
-    table = games_table(tagged, text, chunk, splits_G)
+    table = build_games_table(tagged, text, chunk, splits_G)
     name = f"games-{chunk.index:05d}.parquet"
     publish(folder.notes, name, len(table), partial(pq.write_table, table))
     digest = hashlib.sha256(chunk.text).hexdigest()
@@ -214,7 +214,7 @@ def _publish_note(
         "label_collisions": int(np.isin(promotions, (2, 3, 4)).sum()),
         "files": files,
     }
-    publish_json(folder.notes, part_name(index), note)
+    publish_json(folder.notes, note_name(index), note)
 
 
 def count_games(found: Journals) -> dict[str, Any]:

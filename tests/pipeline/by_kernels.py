@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
-from pipeline.ingest.games import Tagged, read_games
+from pipeline.ingest.games import TaggedGames, read_games
 from pipeline.pgn import replay, tags
 from pipeline.pgn.text import NO_CLOCK, NO_EVAL
 
@@ -38,7 +38,7 @@ def _memory() -> replay.Rows:
     return replay.allocate_rows(CAPACITY + replay.MAX_PLIES + 2)
 
 
-def replay_chunk(chunk: Chunk) -> tuple[Tagged, replay.Rows]:
+def replay_chunk(chunk: Chunk) -> tuple[TaggedGames, replay.Rows]:
     """Replay a chunk's games; return their tags and statuses, and a copy of the rows."""
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts)

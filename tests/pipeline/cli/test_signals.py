@@ -56,7 +56,7 @@ def test_ctrl_c_while_training_saves_and_is_the_exit_status(
 def test_ctrl_c_ends_an_ingest_that_can_be_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raise_at_first_call(monkeypatch, "pipeline.ingest.job", "part_name", signal.SIGINT)
+    raise_at_first_call(monkeypatch, "pipeline.ingest.job", "note_name", signal.SIGINT)
     words = ["--out", str(tmp_path / "positions"), "--workers", "1"]
     code, _, error = invoke("ingest", str(random_dump(tmp_path / "games.pgn", 4)), *words)
     assert (code, error.count("\n")) == (128 + signal.SIGINT, 1), error

@@ -60,7 +60,7 @@ def test_a_small_dump_is_known_exactly_and_longer_ones_from_their_beginning(
     dropped = 1 - truth["games_kept"] / truth["games_read"]
     assert result["dropped"]["filter: elo"] == pytest.approx(dropped)
     monkeypatch.setattr(module, "SAMPLE_BYTES", 2 << 20)
-    monkeypatch.setattr(module, "BLOCK", 1 << 14)
+    monkeypatch.setattr(module, "READ_BYTES", 1 << 14)
     monkeypatch.setattr("pipeline.dumps.archives.READ_BYTES", 1 << 14)
     # a small window, so copies of games are not found
     near = zstandard.ZstdCompressionParameters.from_level(3, window_log=15)

@@ -216,7 +216,11 @@ def test_a_sample_reads_a_share_of_the_row_groups_and_is_a_subset_of_a_larger_on
     assert manifest["games"]["read"] == 2_000 * len(few)
     opened, sample = CountingFile(path.read_bytes()), evaluations.Sample(shares[0])
     source = pa.PythonFile(opened, mode="r")
-    list(evaluations.read_parquet(path.name, source, evaluations.FISHNET_TABLE, sample, lambda _: None))
+    list(
+        evaluations.read_parquet(
+            path.name, source, evaluations.FISHNET_TABLE, sample, lambda _: None
+        )
+    )
     footer = int.from_bytes(path.read_bytes()[-8:-4], "little")
     # where texts have a dictionary they are read twice
     most = 2 * len(few) / 100 * path.stat().st_size
@@ -456,7 +460,9 @@ def test_long_texts_are_read_few_at_a_time(repeated: bool, tmp_path: Path) -> No
         writer.write_table(good)
         writer.write_table(bomb)
     with pq.ParquetFile(path) as file:
-        sizes = [evaluations._choose_batch_rows(file, path, group, ["fen", "move"]) for group in (0, 1)]
+        sizes = [
+            evaluations._choose_batch_rows(file, path, group, ["fen", "move"]) for group in (0, 1)
+        ]
     assert sizes[0] == evaluations.MAX_BATCH_ROWS
     assert sizes[1] <= 16
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)

@@ -127,9 +127,9 @@ def test_a_chunk_of_many_rows_is_written_in_blocks(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunk, "BLOCK_ROWS", 3000)
-    chunk._row_buffer.cache_clear()
+    chunk._get_row_buffer.cache_clear()
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
-    chunk._row_buffer.cache_clear()
+    chunk._get_row_buffer.cache_clear()
     assert (tmp_path / "out" / "train-00000-1.parquet").exists()
     rows = datasets.rows_by_game(tmp_path / "out")
     for number, game in enumerate(datasets.games(tmp_path / "out")):

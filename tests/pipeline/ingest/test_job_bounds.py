@@ -75,7 +75,7 @@ def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch
             )
         )
     assert len(counts.values["termination"]) <= 4
-    assert counts.shares("termination", 1)[0]["games"] == 50
+    assert counts.list_frequent("termination", 1)[0]["games"] == 50
 
 
 def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from pipeline.executors.local import LocalEngine
 from pipeline.ingest import replacing
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.ingest.replacing import recover, replace
+from pipeline.ingest.replacing import recover_dataset, replace_dataset
 from pipeline.storage.stores import parse_path
 from pipeline.validation.verify import compare_files
 from tests.pipeline.datasets import content, dump, manifest
 
 OLD, NEW = (IngestConfig(chunk_mib=1, seed=seed) for seed in (0, 1))
-anew = partial(replace, engine=LocalEngine(1))
+anew = partial(replace_dataset, engine=LocalEngine(1))
 
 
 class Killed(BaseException):
@@ -111,7 +111,7 @@ def test_killed_while_it_swaps_it_ends_where_an_undisturbed_one_does(
         patched.setattr(where, name, at(number, getattr(where, name)))
         with pytest.raises(Killed):
             anew(source, out, NEW)
-    recover(out)
+    recover_dataset(out)
     assert compare_files(out) == []
     assert content(out) in (before, undisturbed)
     anew(source, out, NEW)
