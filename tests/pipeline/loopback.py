@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that misbehaves: the n-th request meets the n-th fault."""
+"""An HTTP server on loopback that misbehaves: the n-th request for a file meets its n-th fault."""
 
 import hashlib
 import re
@@ -14,44 +14,47 @@ from tests.waiting import LONG
 
 @dataclass
 class File:
-    """What is served at a path, and what goes wrong."""
+    """A file to serve, and how."""
 
     data: bytes
     etag: str = '"one"'
     modified: str = "Sat, 01 Feb 2025 00:00:00 GMT"
     ranges: bool = True
     end: str = "length"
-    """How the end of a body is marked: its length, chunks, or not (the connection closes)."""
+    """How the end of a body is marked: `length`, `chunked`, or `nothing`: the connection closes."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers sent besides; they replace those of the same name."""
-    heeds_if_range: bool = True
+    """Further headers; they replace those of the same name."""
+    obeys_if_range: bool = True
     faults: list["Fault"] = field(default_factory=list)
+    """What goes wrong in the next answers, one for each."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One answer that is not as it should be."""
+    """What is wrong with one answer."""
 
     status: int = 0
-    """Answer this, with no body, and with these headers."""
+    """Status of an answer without a body; 0 for a usual answer."""
     headers: tuple[tuple[str, str], ...] = ()
+    """Headers of an answer without a body."""
     send: int | None = None
-    """Send so many bytes of the body, then break off ..."""
+    """Number of bytes of the body to send before the connection is closed."""
     stall: bool = False
-    """... or say nothing more until the client goes."""
+    """Whether to keep the connection open instead, without sending more."""
     lie: int = 0
-    """Bytes that the Content-Length is too large by; negative for too small."""
+    """Number to add to the Content-Length."""
     then: Callable[[], None] | None = None
-    """Do this after the answer."""
+    """Function to call after the answer."""
 
 
 class Server:
-    """The files, and the requests that came: path, Range, If-Range."""
+    """The files of a running server, and the requests that it has received."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.files: dict[str, File] = {}
-        self.asked: list[tuple[str, str | None, str | None]] = []
+        self.requests: list[tuple[str, str | None, str | None]] = []
+        """Path, Range and If-Range of each request."""
         self.closing = threading.Event()
         self.sent = threading.Event()
         """Set when a stall begins."""
@@ -65,17 +68,17 @@ class Server:
 
     def ranges(self, name: str) -> list[str | None]:
         """Return the Range of each request for a file."""
-        return [wanted for path, wanted, _ in self.asked if path.endswith(name)]
+        return [byte_range for path, byte_range, _ in self.requests if path.endswith(name)]
 
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """Serve on a free port of loopback for as long as the block lasts."""
+    """Serve on a free port of loopback until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            server.asked.append((path, self.headers["Range"], self.headers["If-Range"]))
+            server.requests.append((path, self.headers["Range"], self.headers["If-Range"]))
             if (file := server.files.get(path)) is None:
                 self.send_error(404)
                 return
@@ -92,35 +95,37 @@ def serving() -> Iterator[Server]:
                 fault.then()
 
         def answer(self, file: File, fault: Fault) -> None:
-            asked = self.headers["Range"] or "" if file.ranges else ""
-            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
+            header = self.headers["Range"] or "" if file.ranges else ""
+            byte_range = re.fullmatch(r"bytes=(\d+)-(\d*)", header)
             is_same = self.headers["If-Range"] in (None, file.etag, file.modified)
-            wanted = wanted if is_same or not file.heeds_if_range else None
-            begin = int(wanted[1]) if wanted else 0
-            end = int(wanted[2]) + 1 if wanted and wanted[2] else len(file.data)
-            if begin >= len(file.data) and wanted:
+            byte_range = byte_range if is_same or not file.obeys_if_range else None
+            begin = int(byte_range[1]) if byte_range else 0
+            end = int(byte_range[2]) + 1 if byte_range and byte_range[2] else len(file.data)
+            if begin >= len(file.data) and byte_range:
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(file.data)}")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
             body = file.data[begin:end]
-            self.send_response(206 if wanted else 200)
+            self.send_response(206 if byte_range else 200)
             part = f"bytes {begin}-{begin + len(body) - 1}/{len(file.data)}"
-            said = {"Content-Range": part} if wanted else {}
+            headers = {"Content-Range": part} if byte_range else {}
             versions = {"ETag": file.etag, "Last-Modified": file.modified}
-            said |= {name: value for name, value in versions.items() if value}
-            said |= {"Content-Length": str(len(body) + fault.lie)} if file.end == "length" else {}
-            said |= {"Transfer-Encoding": "chunked"} if file.end == "chunked" else {}
-            for name, value in (said | dict(file.headers)).items():
+            headers |= {name: value for name, value in versions.items() if value}
+            if file.end == "length":
+                headers["Content-Length"] = str(len(body) + fault.lie)
+            elif file.end == "chunked":
+                headers["Transfer-Encoding"] = "chunked"
+            for name, value in (headers | dict(file.headers)).items():
                 self.send_header(name, value)
             self.end_headers()
-            broken = fault.send is not None or bool(fault.lie)
-            self.close_connection = self.close_connection or broken or file.end == "nothing"
+            is_broken = fault.send is not None or bool(fault.lie)
+            self.close_connection = self.close_connection or is_broken or file.end == "nothing"
             sent = body[: fault.send] if fault.send is not None else body[: len(body) + fault.lie]
             if file.end == "chunked":
                 chunk = b"%x\r\n%s\r\n" % (len(sent), sent) if sent else b""
-                self.wfile.write(chunk + b"0\r\n\r\n" * (not broken))
+                self.wfile.write(chunk + b"0\r\n\r\n" * (not is_broken))
             else:
                 self.wfile.write(sent)
             self.wfile.flush()
@@ -131,13 +136,13 @@ def serving() -> Iterator[Server]:
         def log_message(self, *_: object) -> None:
             return
 
-    class Quiet(ThreadingHTTPServer):
+    class QuietServer(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            return  # clients that disconnect are part of the tests
+            return  # the tests' clients disconnect on purpose
 
-    http = Quiet(("127.0.0.1", 0), Handler)
+    http = QuietServer(("127.0.0.1", 0), Handler)
     server = Server(http.server_address[1])
     thread = threading.Thread(
         target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
