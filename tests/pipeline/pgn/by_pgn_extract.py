@@ -1,4 +1,4 @@
-"""Read PGN with pgn-extract (Debian), which shares no code with python-chess."""
+"""Read PGN with pgn-extract, a program that shares no code with python-chess."""
 
 import re
 import shutil
@@ -19,19 +19,19 @@ _TAG = re.compile(rb'\[(\w+) "(.*)"\]')
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A game without errors."""
+    """A game in which pgn-extract finds no error."""
 
     event: bytes
     fen: str
     moves: tuple[str, ...]
-    """UCI."""
+    """Moves in UCI notation."""
 
 
 def read(data: bytes) -> list[Game]:
     """Return the games that pgn-extract reads without an error, in the order of the file.
 
-    It writes a game with an error without its moves, and perhaps without its result. Words behind
-    the last move are the result, which may be any text of the tag.
+    It writes a game with an error without its moves. The words after the last move are the result,
+    which may be any text of the tag.
     """
     assert PROGRAM is not None
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The scans over lines find what a search byte by byte finds, wherever the blocks begin."""
+"""Compare the vectorized scans over lines with regular expressions."""
 
 import random
 import re
@@ -9,7 +9,7 @@ from pipeline.pgn import tags
 from pipeline.pgn import text as lines
 
 
-def test_scans_over_lines_find_what_a_search_byte_by_byte_finds() -> None:
+def test_scans_over_lines_find_the_same_bytes_as_regular_expressions() -> None:
     rng = random.Random(1)
     for _ in range(300):
         density = rng.choice([0.0, 0.01, 0.2])
