@@ -42,7 +42,7 @@ def shared_server() -> Iterator[Server]:
 @pytest.fixture
 def server(shared_server: Server) -> Server:
     shared_server.files.clear()
-    shared_server.requests.clear()
+    shared_server.asked.clear()
     return shared_server
 
 
@@ -96,7 +96,7 @@ def test_a_broken_or_stalled_connection_is_resumed_at_its_byte(
     assert (tmp_path / NAME).read_bytes() == DATA
     starts = (100_000, 100_000, 150_000, 150_001)
     assert server.ranges(NAME) == [None, *(f"bytes={start}-" for start in starts)]
-    etags = [if_range for path, _, if_range in server.requests if path.endswith(NAME)]
+    etags = [if_range for path, _, if_range in server.asked if path.endswith(NAME)]
     assert etags[1:] == ['"one"'] * 4
     assert ticks[-1].done == ticks[-1].total == len(DATA)
     file.faults += [Fault(send=100_000, stall=True)]

@@ -13,7 +13,7 @@ from tests.pipeline import by_python_chess
 from tests.pipeline.pgn import by_pgn_extract, mutants
 from tests.pipeline.pgn.by_pgn_extract import needs_pgn_extract
 from tests.pipeline.pgn.foreign import Reading
-from tests.pipeline.pgn.test_foreign_characters import Found, rows_of, used_games
+from tests.pipeline.pgn.test_foreign_characters import UsedGame, read_used_games, to_rows
 
 Moves = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 """A position and the moves from it."""
@@ -27,7 +27,7 @@ def read_with_pgn_extract(text: bytes) -> list[Moves]:
             chess.Board(game.fen)
         except ValueError:
             continue
-        games.append(rows_of(Reading(game.fen, game.moves, 0))[:2])
+        games.append(to_rows(Reading(game.fen, game.moves, 0))[:2])
     return games
 
 
@@ -41,7 +41,7 @@ def read_with_python_chess(text: bytes) -> list[Moves]:
     for reading in by_python_chess.read(text):
         if reading.status in ("used", "unfinished") and reading.start is not None:
             moves = tuple(move.uci() for move in reading.moves)
-            games.append(rows_of(Reading(reading.start.fen(), moves, 0))[:2])
+            games.append(to_rows(Reading(reading.start.fen(), moves, 0))[:2])
     return games
 
 
@@ -54,7 +54,7 @@ def remove_blank_lines(text: bytes) -> bytes:
     return b"\n".join([*lines[:tags], b"", *lines[tags:]]) + b"\n\n"
 
 
-def assert_read_by_another(text: bytes, ours: list[Found]) -> None:
+def assert_read_by_another(text: bytes, ours: list[UsedGame]) -> None:
     """Fail if neither reader finds a game with the same moves as one of ours.
 
     A game of theirs counts once. Since they end a game at a blank line or a result, a game that
@@ -84,4 +84,4 @@ def test_no_mutant_is_used_with_moves_that_no_other_reader_finds(
     for _ in range(count):
         text = mutants.mutate(rng.choice(pairs), rng)
         path.write_bytes(text)
-        assert_read_by_another(text, used_games(path) if text else [])
+        assert_read_by_another(text, read_used_games(path) if text else [])

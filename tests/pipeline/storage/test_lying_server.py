@@ -20,7 +20,7 @@ PROOFS: dict[str, dict[str, Any]] = {
     "a weak etag": {"etag": 'W/"one"'},
     "a time": {"etag": ""},
     "nothing": {"etag": "", "modified": ""},
-    "an etag that is ignored": {"obeys_if_range": False},
+    "an etag that is ignored": {"heeds_if_range": False},
     "no ranges": {"ranges": False},
 }
 
@@ -36,7 +36,7 @@ def server(running: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(http, "wait_unless_stopped", lambda seconds, stop: None)
     monkeypatch.setattr(http, "ATTEMPTS", 3)
     monkeypatch.setattr(http, "STALL_SECONDS", 10.0)
-    running.requests.clear()
+    running.asked.clear()
     return running
 
 
@@ -80,7 +80,7 @@ def test_a_broken_stream_is_resumed_only_with_proof(server: Server, end: str) ->
 
 
 def test_a_part_whose_answer_does_not_repeat_the_etag_is_not_taken(server: Server) -> None:
-    file = server.files["/a.pgn"] = File(OLD, obeys_if_range=False)
+    file = server.files["/a.pgn"] = File(OLD, heeds_if_range=False)
     file.faults += [Fault(send=300_000, then=lambda: setattr(file, "etag", ""))]
     with pytest.raises(SourceChangedError):
         read(server)
