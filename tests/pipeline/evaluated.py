@@ -28,6 +28,9 @@ GAME_COLUMNS = (
     "game",
 )
 FISHNET_TYPES = {"fen": "VARCHAR", "cp": "INTEGER", "mate": "INTEGER", "move": "VARCHAR"}
+LINE_TYPES = {"fen": "VARCHAR", "line": "VARCHAR"} | dict.fromkeys(
+    ("depth", "knodes", "cp", "mate"), "BIGINT"
+)
 STORED = (
     *("planes", "castling", "label", "promotion", "eval"),
     *("halfmove", "ply", "plies", "game", "elo", "opponent_elo", "result", "clock", "repetition"),
@@ -96,49 +99,29 @@ def json_entry(board: chess.Board, move: chess.Move, value: int, number: int) ->
     return {"fen": " ".join(board.fen(en_passant="legal").split()[:4]), "evals": evals}
 
 
-def write_analyses(fishnet: Path, path: Path) -> None:
-    """Convert a table of fishnet-evals to one like Lichess/chess-position-evaluations, by DuckDB.
-
-    Each position has four lines. The one to be read is the first line of the deepest analysis with
-    most nodes. It stands between the others, which have illegal moves. A position that follows
-    itself is written once.
-    """
-    deepest = ["30, 900 + n % 7, cp, mate, move || ' a1a1'", "30, 900 + n % 7, 7, NULL, 'a1a1'"]
-    shallow, fewer_nodes = "12, 5000, -20000, NULL, 'a1a1'", "30, 20, NULL, 5, 'a1a1'"
-    orders = ([shallow, *deepest, fewer_nodes], [fewer_nodes, *deepest, shallow])
-    even, odd = (
-        "[" + ", ".join(f"row({at}, {row})" for at, row in enumerate(order)) + "]"
-        for order in orders
-    )
-    query = f"""
-        WITH short AS (SELECT * REPLACE (array_to_string(split(fen, ' ')[:4], ' ') AS fen),
-                              file_row_number AS n
-                       FROM read_parquet('{fishnet}', file_row_number = true)),
-             kept AS (FROM short QUALIFY fen IS DISTINCT FROM lag(fen) OVER (ORDER BY n)),
-             items AS (SELECT n, fen, unnest(CASE WHEN n % 2 = 0 THEN {even} ELSE {odd} END) AS item
-                       FROM kept)
-        SELECT fen, item[6] AS line, item[2]::BIGINT AS depth, item[3]::BIGINT AS knodes,
-               item[4]::BIGINT AS cp, item[5]::BIGINT AS mate
-        FROM items ORDER BY n, item[1]"""
-    with duckdb.connect() as database:
-        database.execute("SET preserve_insertion_order = true; SET threads = 1")
-        database.execute(
-            f"COPY ({query}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 122880)"
-        )
+def list_lines(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an entry in Lichess/chess-position-evaluations: one for each line."""
+    for analysis in entry["evals"]:
+        for line in analysis["pvs"]:
+            numbers = {name: analysis[name] for name in ("depth", "knodes")}
+            yield {"fen": entry["fen"]} | numbers | line
 
 
-def write_parquet(path: Path, rows: Iterator[dict[str, Any]], group: int = 122_880) -> None:
-    """Write rows of fishnet-evals as Parquet, by DuckDB; `group` is the size of a row group."""
+def write_parquet(
+    path: Path,
+    rows: Iterator[dict[str, Any]],
+    types: dict[str, str] = FISHNET_TYPES,
+    group: int = 122_880,
+) -> None:
+    """Write rows as Parquet by DuckDB, from JSON lines; `group` is the size of a row group."""
     lines = path.with_suffix(".jsonl")
     with lines.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     with duckdb.connect() as database:
-        source = f"read_json('{lines}', format='newline_delimited', columns={FISHNET_TYPES})"
+        source = f"read_json('{lines}', format='newline_delimited', columns={types})"
         options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {group}"
         database.execute("SET preserve_insertion_order = true; SET threads = 1")
-        database.execute(
-            f"COPY (SELECT {', '.join(FISHNET_TYPES)} FROM {source}) TO '{path}' ({options})"
-        )
+        database.execute(f"COPY (SELECT {', '.join(types)} FROM {source}) TO '{path}' ({options})")
     lines.unlink()
 
 

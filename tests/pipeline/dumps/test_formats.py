@@ -2,7 +2,6 @@
 
 import csv
 import re
-from datetime import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -172,20 +171,14 @@ def write_lichess_table(text: str, path: Path) -> Path:
         "BlackElo", "UTCDate", "UTCTime", "ECO", "Opening", "Termination", "TimeControl",
         "movetext",
     )  # fmt: skip
+    types = {"UTCDate": pa.date32(), "UTCTime": pa.time32("s")}
+    types |= dict.fromkeys(("WhiteElo", "BlackElo"), pa.int16())
     columns: dict[str, pa.Array] = {}
     for name in names:
-        values = [game.get(name) for game in games]
-        if name.endswith("Elo"):
-            numbers = [int(value) if value and value != "?" else None for value in values]
-            columns[name] = pa.array(numbers, pa.int16())
-        elif name == "UTCDate":
-            days = [value and value.replace(".", "-") for value in values]
-            columns[name] = pa.array(days).cast(pa.date32())
-        elif name == "UTCTime":
-            times = [value and time.fromisoformat(value) for value in values]
-            columns[name] = pa.array(times, pa.time32("ms"))
-        else:
-            columns[name] = pa.array(values, pa.string())
+        texts = [game.get(name) for game in games]
+        if name in types:
+            texts = [text.replace(".", "-") if text and text != "?" else None for text in texts]
+        columns[name] = pa.array(texts, pa.string()).cast(types.get(name, pa.string()))
     pq.write_table(pa.table(columns), path, row_group_size=100)
     return path
 
@@ -231,6 +224,7 @@ HOSTILE_ROWS = {
     "moves that are not moves": (f"1,{START},nan,1,1,1,1,a,b,\n", "bad row"),
     "tags in the moves": (f'1,{START},"e2e4 [Event x]",1,1,1,1,a,b,\n', "bad row"),
     "an illegal move": (f"1,{START},e2e4 e2e4,1,1,1,1,a,b,\n", "illegal move"),
+    "a zero byte": (f"1,{START},e2e4 e7\0e5,1,1,1,1,a,b,\n", "bad row"),
     "no moves": (f"1,{START},,1,1,1,1,a,b,\n", "no moves"),
     "only the opponent's move": (f"1,{START},e2e4,1,1,1,1,a,b,\n", "no moves"),
 }

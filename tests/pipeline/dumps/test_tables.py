@@ -343,6 +343,7 @@ REFUSED: dict[str, bytes] = {
     "inside a bz2 archive, a tar archive": bz2.compress(make_tar()),
     "SQLite database": b"SQLite format 3\x00" + bytes(range(1, 256)) * 40,
     "Arrow file: save it as Parquet": b"ARROW1\x00\x00" + b"\xff" * 999,
+    "not PGN text.*UTF-16 to UTF-8": TEXT.decode().encode("utf-16"),
     "web page": b"<!DOCTYPE html>\n<html><body>1. e4 e5</body></html>",
     "is JSON.*as PGN": b'{"id":"a","moves":"e4 e5"}\n{"id":"b","moves":"d4 d5"}\n',
     "is JSON": b'[\n {"fen": "x", "evals": []}\n]\n',

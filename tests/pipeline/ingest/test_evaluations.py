@@ -87,7 +87,7 @@ def positions(games: Path) -> Positions:
 def fishnet(positions: Positions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the positions as a table like Lichess/fishnet-evals, in row groups of 2,048."""
     path = tmp_path_factory.mktemp("fishnet") / "fishnet.parquet"
-    evaluated.write_parquet(path, (evaluated.fishnet_row(*row) for row in positions), 2048)
+    evaluated.write_parquet(path, (evaluated.fishnet_row(*row) for row in positions), group=2048)
     return path
 
 
@@ -122,16 +122,17 @@ def test_fishnet_evaluations_give_the_rows_of_their_games(
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl.zst"])
 def test_position_evaluations_give_the_rows_of_their_games(
-    suffix: str, positions: Positions, fishnet: Path, games: Path, tmp_path: Path
+    suffix: str, positions: Positions, games: Path, tmp_path: Path
 ) -> None:
     # a position that follows itself is one position with several analyses
     fens = [board.fen(en_passant="legal").split()[:4] for board, *_ in positions]
     kept = [at for at in range(len(fens)) if not at or fens[at] != fens[at - 1]]
     path = tmp_path / f"positions.{suffix}"
+    entries = (evaluated.json_entry(*positions[at], at) for at in kept)
     if suffix == "parquet":
-        evaluated.write_analyses(fishnet, path)
+        lines = (line for entry in entries for line in evaluated.list_lines(entry))
+        evaluated.write_parquet(path, lines, evaluated.LINE_TYPES)
     else:
-        entries = (evaluated.json_entry(*positions[at], at) for at in kept)
         evaluated.write_json_lines(path, entries)
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     assert_rows_of_games(tmp_path / "out", games, kept)

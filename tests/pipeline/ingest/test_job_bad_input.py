@@ -16,7 +16,6 @@ import zstandard
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, DamagedError, DatasetError, DumpError
-from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation.verify import compare_files
 from tests.pipeline import datasets
@@ -94,10 +93,6 @@ WITHOUT_POSITIONS = {
         b'[Event "x"]\n[Variant "Atomic"]\n[Result "1-0"]\n\n1. e4 1-0\n\n' * 7,
         r"no positions in .*atomic\.pgn: 7 games read \(variant: 7\)",
     ),
-    "old.pgn": (
-        b'[Event "x"]\n[Result "1-0"]\n\n1. e4 1-0\n\n',
-        r"1 games read \(filter: date: 1\)",
-    ),
     "cut.pgn.gz": (gzip.compress(b"1. e4 e5 1-0\n" * 9)[:20], "no positions"),
 }
 NOT_DUMPS = {
@@ -119,11 +114,10 @@ NOT_DUMPS = {
 def test_dumps_without_positions_are_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     content, message = (WITHOUT_POSITIONS | NOT_DUMPS)[name]
     (tmp_path / name).write_bytes(content)
-    config = IngestConfig(since="2030-01-01" if name == "old.pgn" else "")
     with pytest.raises(
         DatasetError if name in WITHOUT_POSITIONS else DumpError, match=message
     ) as caught:
-        ingest([str(tmp_path / name)], tmp_path / "out", config, workers=1)
+        ingest([str(tmp_path / name)], tmp_path / "out", workers=1)
     assert name in str(caught.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
