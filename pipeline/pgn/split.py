@@ -11,7 +11,7 @@ A game begins at
 A blank line alone does not end a game that has no result. A result ends a game only after moves: if
 it follows the tags, the text after it belongs to the same game, which is dropped later. Movetext
 that has no tags but a line with a bracket continues into the following text, since the bracket may
-be a position. Comments may contain blank lines and tags. A tag in a comment begins a game only if
+hold a position. Comments may contain blank lines and tags. A tag in a comment begins a game only if
 the comment was never closed: the next brace opens another comment, or there is no next brace.
 UTF-8 byte-order marks at the start of any line are ignored, since concatenated files have several.
 """
@@ -147,7 +147,7 @@ def _has_moves(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _is_first_number(text: Any, at: Any, end: Any) -> Any:
-    """Return whether `1.` is at `at`, rather than `1...`."""
+    """Return whether the move number `1.` is at `at`, and not `1...`."""
     if at + 2 > end or text[at] != 49 or text[at + 1] != 46:
         return False
     at = skip_blanks(text, at + 2, end)

@@ -53,8 +53,8 @@ COMPARED_BYTES = 64
 has no `break` and no index that may be negative."""
 _NOT_FOUND = np.uint8(COMPARED_BYTES)
 LINE_FEED, SEMICOLON, BRACKET = (np.uint8(char) for char in b"\n;]")
-"""Bytes to pass to `find_line_stop`. They are typed, since Numba would compile it once per literal
-argument."""
+"""Arguments of `find_line_stop`. They are typed, since Numba compiles a kernel once more for each
+literal argument."""
 
 
 @njit(**BORROWING)
@@ -196,15 +196,15 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
     """
     begin = at
     at = skip_spaces(text, at, end)
-    spaced = at > begin
-    mate = at < end and text[at] == 35
-    at += mate
-    negative = at < end and text[at] == 45
-    at += negative or (at < end and text[at] == 43)
+    has_space = at > begin
+    is_mate = at < end and text[at] == 35
+    at += is_mate
+    is_negative = at < end and text[at] == 45
+    at += is_negative or (at < end and text[at] == 43)
     value, digits, decimals = 0, 0, -1
     while at < end:
         char = text[at]
-        if char == 46 and decimals < 0 and not mate:
+        if char == 46 and decimals < 0 and not is_mate:
             decimals = 0
         elif 48 <= char <= 57:
             digits += 1
@@ -217,14 +217,14 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
     # skip the depth
     if at + 1 < end and (text[at] == 44 or text[at] == 47) and 48 <= text[at + 1] <= 57:
         at = skip_digits(text, at + 1, end)
-    if not spaced or digits == 0 or at >= end or text[at] != 93:
+    if not has_space or digits == 0 or at >= end or text[at] != 93:
         return NO_EVAL, at
-    if mate:
-        return (-MATE if negative or value == 0 else MATE), at  # `#0`: White is mated
+    if is_mate:
+        return (-MATE if is_negative or value == 0 else MATE), at  # `#0`: White is mated
     for _ in range(2 - max(decimals, 0)):
         value *= 10
     value = min(value, MATE)
-    return (-value if negative else value), at
+    return (-value if is_negative else value), at
 
 
 @njit(**BORROWING)
@@ -232,19 +232,19 @@ def _read_clock(text: Any, at: Any, end: Any) -> Any:
     """Read ` H:MM:SS]` after `[%clk`; return (seconds up to 65534 or NO_CLOCK, next byte)."""
     begin = at
     at = skip_spaces(text, at, end)
-    spaced = at > begin
-    total, part, digits, colons = 0, 0, 0, 0
+    has_space = at > begin
+    total, field, digits, colons = 0, 0, 0, 0
     while at < end and (48 <= text[at] <= 57 or (text[at] == 58 and digits > 0)):
         if text[at] == 58:
-            total, part, digits, colons = min((total + part) * 60, 100_000_000), 0, 0, colons + 1
+            total, field, digits, colons = min((total + field) * 60, 100_000_000), 0, 0, colons + 1
         else:
-            part, digits = min(part * 10 + int(text[at]) - 48, 100_000), digits + 1
+            field, digits = min(field * 10 + int(text[at]) - 48, 100_000), digits + 1
         at += 1
     if at < end and text[at] == 46 and digits > 0:
         at = skip_digits(text, at + 1, end)
-    if not spaced or colons != 2 or digits == 0 or at >= end or text[at] != 93:
+    if not has_space or colons != 2 or digits == 0 or at >= end or text[at] != 93:
         return NO_CLOCK, at
-    return min(total + part, NO_CLOCK - 1), at
+    return min(total + field, NO_CLOCK - 1), at
 
 
 _CLOCK_WORD, _EVAL_WORD = (np.frombuffer(word, dtype=np.uint8) for word in (b"clk", b"eval"))
