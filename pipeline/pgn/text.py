@@ -191,7 +191,7 @@ def skip_variation(text: Any, at: Any, end: Any) -> Any:
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
     """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`.
 
-    Returns (White's centipawns, clipped to ±MATE, or NO_EVAL; next byte). The search depth behind
+    Returns (White's centipawns, clipped to ±MATE, or NO_EVAL; next byte). The search depth after
     the comma or slash is ignored.
     """
     begin = at

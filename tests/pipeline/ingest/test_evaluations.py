@@ -473,7 +473,7 @@ ANALYSES = pa.table(
 )
 
 
-def test_analyses_without_a_valid_fen_belong_to_no_neighbouring_position(tmp_path: Path) -> None:
+def test_analyses_without_a_valid_fen_belong_to_no_other_position(tmp_path: Path) -> None:
     path = tmp_path / "analyses.parquet"
     pq.write_table(ANALYSES, path)
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)

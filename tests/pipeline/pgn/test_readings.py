@@ -198,7 +198,7 @@ TEXTS_OF_GAMES = {
     "tags end a game without a result": (f"{HEAD}1. e4\n\n{HEAD}1. d4 1-0\n", [1, 1]),
     "a result and a blank line": ("1. e4 e5 1-0\n\n1. d4 1-0\n", [2, 1]),
     "no tags and no result": ("prose\n\n1. e4 e5 1-0\n\nmore prose\n\n1. d4 1-0\n", [0, 2, 0, 1]),
-    "any tag behind a result": ('1. e4 1-0\n[White "a"]\n\n1. d4 d5 1-0\n', [1, 2]),
+    "any tag after a result": ('1. e4 1-0\n[White "a"]\n\n1. d4 d5 1-0\n', [1, 2]),
     "a blank line of no-break spaces": (f"{HEAD}1. e4 1-0\n\u00a0\n{HEAD}1. d4 d5 1-0\n", [1, 2]),
     "a remark that ends in a result": (
         f"{HEAD}1. e4 e5 2. Nf3 ; remark 1-0\n\n2... Nc6 3. Bc4 1-0\n",
