@@ -15,10 +15,10 @@ import zstandard
 
 from pipeline.errors import DumpError
 
-ZSTD = b"\x28\xb5\x2f\xfd"
-GZIP = b"\x1f\x8b"
-BZIP2 = b"BZh"
-ZIP = b"PK\x03\x04"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+GZIP_MAGIC = b"\x1f\x8b"
+BZIP2_MAGIC = b"BZh"
+ZIP_MAGIC = b"PK\x03\x04"
 UNSUPPORTED_FORMATS = {
     b"\xfd7zXZ\x00": ("an xz archive", "unpack it with `xz -d`"),
     b"\x5d\x00\x00": ("an lzma archive", "unpack it with `xz -d`"),
@@ -54,9 +54,9 @@ def detect_compression(head: bytes) -> str | None:
     """Return the compression that a file's first bytes show (zstd, gzip, bz2, zip), or None."""
     # frames without text, which pzstd writes
     is_skippable = head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5
-    if head.startswith(ZSTD) or is_skippable:
+    if head.startswith(ZSTD_MAGIC) or is_skippable:
         return "zstd"
-    magics = {"gzip": GZIP, "bz2": BZIP2, "zip": ZIP}
+    magics = {"gzip": GZIP_MAGIC, "bz2": BZIP2_MAGIC, "zip": ZIP_MAGIC}
     return next((name for name, magic in magics.items() if head.startswith(magic)), None)
 
 
@@ -136,7 +136,7 @@ def decompress(read: Read, compression: str) -> Iterator[bytes]:
             yield text
             rest = b"" if decoder.eof else next(pieces, b"")
         rest = decoder.unused_data.lstrip(b"\0")
-        while len(rest) < len(ZSTD) and (more := next(pieces, b"")):
+        while len(rest) < len(ZSTD_MAGIC) and (more := next(pieces, b"")):
             rest = (rest + more).lstrip(b"\0")
         if rest and detect_compression(rest) != compression:
             raise TrailingBytesError(f"the {compression} archive is followed by other bytes")

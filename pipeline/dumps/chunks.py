@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.dumps.archives import TrailingBytesError
 from pipeline.dumps.formats.text import IteratorStream
-from pipeline.dumps.source import BLOCK_BYTES, Source, display_name
+from pipeline.dumps.source import BLOCK_BYTES, Source, redact_name
 from pipeline.errors import DumpError
 from pipeline.pgn.split import MAX_GAME_BYTES, Splitter, split
 
@@ -80,7 +80,7 @@ class _Window:
             if end == self.scanned and self.filled - self.scanned > MAX_GAME_BYTES:
                 if not self.has_games:
                     raise DumpError(
-                        f"{display_name(self.source.name)} is not PGN text: no line break in "
+                        f"{redact_name(self.source.name)} is not PGN text: no line break in "
                         f"{MAX_GAME_BYTES >> 20} MiB"
                     )
                 end = self.filled  # the line is too long: cut it, and with it its game

@@ -101,7 +101,7 @@ class Source:
             more := self._read_file(HEAD_BYTES - len(self._head))
         ):
             self._head += more
-        name = display_name(self.name)
+        name = redact_name(self.name)
         if not self._head:
             raise DumpError(f"{name} is empty: there are no games to read")
         self.compression = compression = detect_compression(self._head)
@@ -109,7 +109,7 @@ class Source:
             raise DumpError(
                 f"{name} is a zip archive, which can only be read from a file: save it first"
             )
-        expected = _COMPRESSION_OF_SUFFIX.get(Path(short_name(self.name)).suffix)
+        expected = _COMPRESSION_OF_SUFFIX.get(Path(shorten_name(self.name)).suffix)
         if expected is not None and compression != expected:
             raise DumpError(
                 f"{name} has the suffix of a {expected} archive but is not one: rename it"
@@ -117,7 +117,7 @@ class Source:
         try:
             first = self._decompress_head()
             refuse_archives(first, compression)
-            is_parquet = first.startswith(parquet.MAGIC)
+            is_parquet = first.startswith(parquet.PARQUET_MAGIC)
             detected = None if self.plain or is_parquet else detect_format(first)
         except DumpError as error:
             raise DumpError(f"{name} {error}") from error
@@ -140,7 +140,7 @@ class Source:
         self.input, convert = detected
         if convert is None:
             self.is_evaluations = True
-            lines = evaluations.read_json_lines(short_name(self.name), stream, self.sample)
+            lines = evaluations.read_json_lines(shorten_name(self.name), stream, self.sample)
             return IteratorStream(lines, stream)
         return IteratorStream(join_games(convert(stream)), stream)
 
@@ -194,7 +194,7 @@ class Source:
         self.input, file, self.hash = opened
         self.is_evaluations = True
         lines = evaluations.read_parquet(
-            short_name(self.name), file, self.input, self.sample, self._record_share
+            shorten_name(self.name), file, self.input, self.sample, self._record_share
         )
         return IteratorStream(lines)
 
@@ -236,11 +236,11 @@ class Source:
     def require_version(self) -> None:
         """Raise SourceChangedError if a remote file was replaced while it was read in parts."""
         if self.version is not None and self.version.differs(fetch_version(self.name, self.stop)):
-            raise SourceChangedError(f"{display_name(self.name)} {REPLACED}")
+            raise SourceChangedError(f"{redact_name(self.name)} {REPLACED}")
 
     def _raise_if_stopped(self) -> None:
         if self.stop():
-            name = display_name(self.name)
+            name = redact_name(self.name)
             raise Stopped(f"stopped while reading {name}: run the same command to continue")
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ class Source:
     def describe(self) -> dict[str, Any]:
         """Return the dump's entry in a manifest, which is final when the stream has been read."""
         entry = {
-            "name": short_name(self.name),
+            "name": shorten_name(self.name),
             "bytes": self.bytes_read,
             "sha256": self.hash.hexdigest(),
             "text_bytes": self.text_bytes,
@@ -264,12 +264,12 @@ class Source:
         return entry
 
 
-def short_name(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Return the file name in a dump's path or URL, or `-`."""
     return file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
 
 
-def display_name(name: str) -> str:
+def redact_name(name: str) -> str:
     """Return a dump's name for messages: the path, or the URL without its password and query."""
     return redact_url(name) if is_url(name) else name
 

@@ -60,7 +60,7 @@ them."""
 BLOCK_ROWS = 1 << 19
 """Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
 
-MAX_NAMES = 50
+MAX_NOTED_NAMES = 50
 """Maximum number of player names in the note of a chunk without a move by a wanted player."""
 
 OTHER_MACHINE_ERROR = (
@@ -306,6 +306,6 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "files": files,
     }
     if config.player and not kept:  # for the error message if no chunk has a move by the players
-        result["names"] = count_names(text, tagged.spans, MAX_NAMES)
+        result["names"] = count_names(text, tagged.spans, MAX_NOTED_NAMES)
     publish_json(notes, note.name, result)
     return {**result, "fresh_rows": kept}

@@ -16,7 +16,7 @@ COUNTED_COLUMNS = ("split", "result", "time_control", "termination")
 """Columns of the games table whose values are counted."""
 QUANTILE_COLUMNS = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
 """Quantities of 16 bits whose quantiles are shown, with their columns in the games table."""
-MAX_VALUES = 1 << 16
+MAX_COUNTED_VALUES = 1 << 16
 """Maximum number of distinct values to count in a column. Only hostile dumps have more, of which
 the most frequent ones are kept."""
 
@@ -37,8 +37,8 @@ class GameCounts:
         for name, counter in self.values.items():
             for pair in pc.value_counts(games[name]).to_pylist():
                 counter[pair["values"]] += pair["counts"]
-            if len(counter) > MAX_VALUES:
-                self.values[name] = Counter(dict(counter.most_common(MAX_VALUES // 2)))
+            if len(counter) > MAX_COUNTED_VALUES:
+                self.values[name] = Counter(dict(counter.most_common(MAX_COUNTED_VALUES // 2)))
         for name, columns in QUANTILE_COLUMNS.items():
             for column in columns:
                 present = games[column].drop_null()

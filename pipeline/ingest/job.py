@@ -29,7 +29,7 @@ from pipeline.dumps.source import (
     expand_folders,
     is_same_file,
     require_dump,
-    short_name,
+    shorten_name,
 )
 from pipeline.errors import (
     ConfigError,
@@ -133,7 +133,7 @@ def choose_chunk_size(
             return replace(config, chunk_mib=chunk_mib)
     sizes = zip(sources, _find_sizes(sources), strict=True)
     text_bytes = sum(
-        (size or 0) * UNPACKED_RATIO.get(Path(short_name(name)).suffix, 1) for name, size in sizes
+        (size or 0) * UNPACKED_RATIO.get(Path(shorten_name(name)).suffix, 1) for name, size in sizes
     )
     large_enough = (size for size in CHUNK_SIZES if text_bytes <= MAX_CHUNKS * (size << 20))
     return replace(config, chunk_mib=next(large_enough, CHUNK_SIZES[-1]))
@@ -182,7 +182,7 @@ def _load_finished(
 
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
     """Return whether a dump is that of a manifest's entry, by its hash or the server's version."""
-    if entry["name"] != short_name(name):
+    if entry["name"] != shorten_name(name):
         return False
     if is_url(name):
         version = fetch_version(name)
@@ -198,7 +198,7 @@ def _claim_folder(folder: JobFolder, sources: Sequence[str], config: IngestConfi
     Raises DatasetError if the build was begun with other sources, settings or code.
     """
     identity: dict[str, Any] = {
-        "sources": [short_name(name) for name in sources],
+        "sources": [shorten_name(name) for name in sources],
         "config": config_to_json(config),
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,

@@ -41,8 +41,8 @@ from pipeline.pgn.san import (
     NO_MOVE,
     UNCLOSED_TOKEN,
     UNKNOWN_RESULT,
+    find_next_token,
     measure_suffix,
-    next_token,
     read_move,
     read_result,
 )
@@ -228,7 +228,7 @@ def _replay_game(
     status, token = USED, start
     while True:
         token = at
-        at = next_token(text, at, end, start, ply, numbered)
+        at = find_next_token(text, at, end, start, ply, numbered)
         if at < 0:
             status = UNCLOSED if at == UNCLOSED_TOKEN else UNREADABLE
             break

@@ -229,7 +229,7 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     return kind, source, U(square), promotion, after
 
 
-_SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _OTHER = range(9)
+_SKIPPED, _BEGINS_TOKEN, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _OTHER = range(9)
 
 
 def _classify_bytes() -> NDArray[np.uint8]:
@@ -240,7 +240,7 @@ def _classify_bytes() -> NDArray[np.uint8]:
     """
     kinds = np.full(256, _OTHER, dtype=np.uint8)
     kinds[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32, *(ord(char) for char in ".!?+#=")]] = _SKIPPED
-    kinds[[ord(char) for char in "abcdefghBKNOPQRZ@{*"]] = _BEGINS
+    kinds[[ord(char) for char in "abcdefghBKNOPQRZ@{*"]] = _BEGINS_TOKEN
     kinds[48:58] = _DIGIT
     for char, kind in zip(
         "$(;%-/", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _MARK), strict=True
@@ -256,7 +256,7 @@ _MOVE_SUFFIX_BYTES = np.array(
 )
 
 UNCLOSED_TOKEN, UNREADABLE_TOKEN = -1, -2
-"""Values that `next_token` returns instead of an offset."""
+"""Values that `find_next_token` returns instead of an offset."""
 
 
 @njit(**BORROWING)
@@ -308,7 +308,7 @@ def _skip_move_number(text: Any, at: Any, end: Any, begin: Any, ply: Any, number
 
 
 @njit(**BORROWING, forceinline=True)
-def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
+def find_next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Return the first byte of the next move, comment or result, or `end`.
 
     Returns UNCLOSED_TOKEN for a variation that never ends, UNREADABLE_TOKEN for unknown bytes.
@@ -321,7 +321,7 @@ def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any
         kind = _BYTE_KINDS[char]
         if kind == _SKIPPED:
             at += 1
-        elif kind == _BEGINS:
+        elif kind == _BEGINS_TOKEN:
             return at
         elif kind == _DIGIT:
             is_castling = char == 48 and _measure_castling(text, at, end) > 0

@@ -37,7 +37,7 @@ from pipeline.pgn.text import (
     trim_end,
 )
 
-BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
+BETWEEN_GAMES, IN_TAGS, AFTER_TAGS, IN_MOVETEXT, AFTER_MOVETEXT, IN_COMMENT = range(6)
 """Modes of the splitter: between games, in tags, after the tags and a blank line, in movetext,
 after movetext without a result and a blank line, in a comment."""
 _MODE, _GAME_START, _AFTER_RESULT, _TAG_IN_COMMENT, _UNTAGGED, _HAS_MOVES = range(6)
@@ -51,7 +51,7 @@ class Splitter:
     """State of `split` between two blocks of a stream."""
 
     def __init__(self) -> None:
-        self.state = np.array([BETWEEN, 0, 0, -1, 0, 0], dtype=np.int64)
+        self.state = np.array([BETWEEN_GAMES, 0, 0, -1, 0, 0], dtype=np.int64)
         """The mode; the first byte of the open game; whether the previous line ended in a result;
         the first tag in the open comment, or -1; whether the open game has no tags; whether it has
         moves."""
@@ -164,10 +164,10 @@ def _may_begin_game(
     it has a quoted value and follows a blank line, or if it follows moves and a result.
     """
     if is_event(text, at, end):
-        return mode == PAUSE or (mode == MOVETEXT and (after_result or is_untagged))
-    if mode == PAUSE:
+        return mode == AFTER_MOVETEXT or (mode == IN_MOVETEXT and (after_result or is_untagged))
+    if mode == AFTER_MOVETEXT:
         return has_quoted_value(text, at, end)
-    return mode == MOVETEXT and after_result and has_moves
+    return mode == IN_MOVETEXT and after_result and has_moves
 
 
 @njit(**BORROWING)
@@ -185,7 +185,7 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
     while at < end or (final and tag_in_comment >= 0):
         if tag_in_comment >= 0 and (at >= end or at - game_start > MAX_GAME_BYTES):
             # the comment was never closed
-            at, mode, tag_in_comment = tag_in_comment, BETWEEN, -1
+            at, mode, tag_in_comment = tag_in_comment, BETWEEN_GAMES, -1
         at = skip_byte_order_marks(text, at, end)
         if at == end:
             continue  # the loop's condition may still find an unclosed comment
@@ -194,28 +194,30 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
         has_bracket = (
             not is_empty and text[first] == 91 and not (first + 1 < end and text[first + 1] == 37)
         )
-        has_tag = has_bracket and mode > GAP and is_tag(text, first, end)
+        has_tag = has_bracket and mode > AFTER_TAGS and is_tag(text, first, end)
         begins_game, movetext, following = False, -1, at
         if is_empty:
-            if mode == HEADERS:
-                mode = GAP
-            elif mode == MOVETEXT:
-                mode = BETWEEN if after_result and has_moves else PAUSE
+            if mode == IN_TAGS:
+                mode = AFTER_TAGS
+            elif mode == IN_MOVETEXT:
+                mode = BETWEEN_GAMES if after_result and has_moves else AFTER_MOVETEXT
             following = skip_line(text, first, end)
         # a line that starts with `%` or `;` is a comment
-        elif mode != COMMENT and (text[at] == 37 or text[at] == 59):
+        elif mode != IN_COMMENT and (text[at] == 37 or text[at] == 59):
             following = skip_line(text, at, end)
         elif has_bracket and (
-            mode <= GAP
+            mode <= AFTER_TAGS
             or (
                 has_tag
                 and _may_begin_game(text, first, end, mode, after_result, has_moves, is_untagged)
             )
         ):
             begins_game = (
-                mode == BETWEEN or mode > GAP or (mode == GAP and is_event(text, first, end))
+                mode == BETWEEN_GAMES
+                or mode > AFTER_TAGS
+                or (mode == AFTER_TAGS and is_event(text, first, end))
             )
-            mode = HEADERS
+            mode = IN_TAGS
             close = find_plain_close(text, first, end)
             if close >= 0:
                 following = skip_line_break(text, close + 1, end)
@@ -224,38 +226,38 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
                 body = skip_tags(text, first, following)
                 movetext = body if body < following else -1
         else:
-            if mode == COMMENT and has_tag and tag_in_comment < 0:
+            if mode == IN_COMMENT and has_tag and tag_in_comment < 0:
                 tag_in_comment = at
             if tag_in_comment >= 0:
                 brace = _find_first_brace(text, at, skip_line(text, at, end))
                 if brace == 123:
-                    at, mode, tag_in_comment = tag_in_comment, BETWEEN, -1
+                    at, mode, tag_in_comment = tag_in_comment, BETWEEN_GAMES, -1
                     continue
                 tag_in_comment = tag_in_comment if brace == 0 else -1
-            begins_game = mode == BETWEEN or (
-                mode == PAUSE and is_untagged and _is_first_number(text, first, end)
+            begins_game = mode == BETWEEN_GAMES or (
+                mode == AFTER_MOVETEXT and is_untagged and _is_first_number(text, first, end)
             )
             is_untagged = is_untagged and not has_tag
             movetext = at
         if begins_game:
             has_moves = movetext == at  # without tags, a result alone is a game
         if movetext >= 0:
-            was_in_comment = mode == COMMENT
+            was_in_comment = mode == IN_COMMENT
             following, in_comment, after_result = _scan_movetext_line(
                 text, movetext, end, was_in_comment
             )
-            mode = COMMENT if in_comment else MOVETEXT
+            mode = IN_COMMENT if in_comment else IN_MOVETEXT
             has_moves = has_moves or was_in_comment or _has_moves(text, movetext, following)
         if (
             not begins_game
-            and mode != BETWEEN
+            and mode != BETWEEN_GAMES
             and tag_in_comment < 0
             and at - game_start > MAX_GAME_BYTES
         ):
-            begins_game, mode = True, MOVETEXT
+            begins_game, mode = True, IN_MOVETEXT
         if begins_game:
             starts[count] = at
-            game_start, is_untagged = at, mode != HEADERS and movetext == at
+            game_start, is_untagged = at, mode != IN_TAGS and movetext == at
             count += 1
         at = following
     state[_MODE], state[_GAME_START], state[_TAG_IN_COMMENT] = mode, game_start, tag_in_comment

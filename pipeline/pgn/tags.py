@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
 from pipeline.pgn.text import (
-    BRACKET,
+    CLOSING_BRACKET,
     find_line_stop,
     has_board,
     has_word_at,
@@ -197,7 +197,7 @@ def find_plain_close(text: Any, at: Any, end: Any) -> Any:
     """
     if at + 1 >= end or text[at] != 91 or text[at + 1] == 37:
         return -1
-    close = find_line_stop(text, at, end, BRACKET)
+    close = find_line_stop(text, at, end, CLOSING_BRACKET)
     closes = close < end and text[close] == 93 and is_at_line_end(text, close + 1, end)
     return close if closes else -1
 

@@ -48,11 +48,11 @@ def trim_end(text: Any, at: Any, end: Any) -> Any:
 
 # ---------------------------------------------------------------- lines
 
-COMPARED_BYTES = 64
+VECTOR_BYTES = 64
 """Bytes compared at a time. The compiler vectorizes a loop only if its length is fixed, and if it
 has no `break` and no index that may be negative."""
-_NOT_FOUND = np.uint8(COMPARED_BYTES)
-LINE_FEED, SEMICOLON, BRACKET = (np.uint8(char) for char in b"\n;]")
+_NOT_FOUND = np.uint8(VECTOR_BYTES)
+LINE_FEED, SEMICOLON, CLOSING_BRACKET = (np.uint8(char) for char in b"\n;]")
 """Arguments of `find_line_stop`. They are typed, since Numba compiles a kernel once more for each
 literal argument."""
 
@@ -60,15 +60,15 @@ literal argument."""
 @njit(**BORROWING)
 def find_line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
     """Return the offset of the first LF, CR or `other` (uint8) from `at` on, or `end`."""
-    while at + COMPARED_BYTES <= end:
+    while at + VECTOR_BYTES <= end:
         found, first = _NOT_FOUND, np.uint64(at)
-        for offset in range(COMPARED_BYTES):
+        for offset in range(VECTOR_BYTES):
             char = text[first + np.uint64(offset)]
             stops = (char == 10) | (char == 13) | (char == other)
             found = min(found, np.uint8(offset) if stops else _NOT_FOUND)
         if found < _NOT_FOUND:
             return at + np.int64(found)
-        at += COMPARED_BYTES
+        at += VECTOR_BYTES
     while at < end and text[at] != 10 and text[at] != 13 and text[at] != other:
         at += 1
     return at
@@ -77,14 +77,14 @@ def find_line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
 @njit(**BORROWING)
 def find_last_brace(text: Any, at: Any, end: Any) -> Any:
     """Return the last brace in `text[at:end]`, as its ASCII code; 0 if there is none."""
-    while at + COMPARED_BYTES <= end:
-        found, first = False, np.uint64(end - COMPARED_BYTES)
-        for offset in range(COMPARED_BYTES):
+    while at + VECTOR_BYTES <= end:
+        found, first = False, np.uint64(end - VECTOR_BYTES)
+        for offset in range(VECTOR_BYTES):
             char = text[first + np.uint64(offset)]
             found |= (char == 123) | (char == 125)
         if found:
             break
-        end -= COMPARED_BYTES
+        end -= VECTOR_BYTES
     while end > at:
         end -= 1
         if text[end] == 123 or text[end] == 125:

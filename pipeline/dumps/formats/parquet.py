@@ -20,7 +20,7 @@ from pipeline.dumps.formats.evaluations import is_text
 from pipeline.dumps.formats.tables import READABLE_TABLES, Table, recognize_columns
 from pipeline.errors import DumpError
 
-MAGIC = b"PAR1"
+PARQUET_MAGIC = b"PAR1"
 BATCH_ROWS = 256
 """Rows to hold in memory at a time."""
 MAX_ROW_BYTES = 1 << 20

@@ -61,7 +61,7 @@ def test_the_data_card_escapes_markup_of_dumps(tmp_path: Path) -> None:
 def test_the_number_of_distinct_values_that_are_counted_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pipeline.ingest.data_card.MAX_VALUES", 4)
+    monkeypatch.setattr("pipeline.ingest.data_card.MAX_COUNTED_VALUES", 4)
     counts = GameCounts()
     for number in range(50):
         tags = pa.array(["600+0", f"{number}", f"{number}x"])
