@@ -51,9 +51,9 @@ def replay_chunk(chunk: Chunk) -> tuple[TaggedGames, replay.Rows]:
     return tagged, np.concatenate(parts).view(np.recarray)
 
 
-def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
+def games(path: Path) -> Iterator[Game]:
     """Yield the games of a dump, dropped ones too."""
-    for chunk in read_chunks([Source(str(path))], chunk_bytes):
+    for chunk in read_chunks([Source(str(path))], 1 << 24):
         tagged, rows = replay_chunk(chunk)
         replayed, lengths, row = tagged.games, np.diff(tagged.games.start), 0
         moves = list(zip(rows.label.tolist(), rows.promotion.tolist(), strict=True))

@@ -7,8 +7,6 @@ in the pipeline's words. `find_problem` finds the problems that python-chess ski
 import io
 import re
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
 
 import chess
 import chess.pgn
@@ -154,16 +152,10 @@ def read_time_control(reading: Reading) -> tuple[int | None, int | None]:
     return (int(match[1]), int(match[2] or 0)) if match else (None, None)
 
 
-def read(data: bytes, limit: int = 1 << 30) -> list[Reading]:
-    """Read at most `limit` games; invalid UTF-8 is kept."""
-    handle = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
-    games = iter(lambda: chess.pgn.read_game(handle, Visitor=_Reader), None)
-    return list(islice(games, limit))
-
-
-def read_file(path: Path, limit: int = 1 << 30) -> list[Reading]:
-    """Read the games of a plain PGN file."""
-    return read(path.read_bytes(), limit)
+def read(data: bytes) -> list[Reading]:
+    """Read the games of PGN text; invalid UTF-8 is kept."""
+    text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
+    return list(iter(lambda: chess.pgn.read_game(text, Visitor=_Reader), None))
 
 
 _GAPS = re.compile(

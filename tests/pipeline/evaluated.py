@@ -38,17 +38,15 @@ STORED = (
 """Columns that `read_rows` reads."""
 
 
-def evaluated_rows(
-    directory: Path, splits: tuple[str, ...] = ("train", "val", "test")
-) -> Iterator[dict[str, Any]]:
+def read_evaluated_rows(directory: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a dataset that have an evaluation, in batches."""
-    for split in splits:
+    for split in ("train", "val", "test"):
         for rows in Dataset.open(directory).rows(split, GAME_COLUMNS):
             has_eval = rows["eval"] != NO_EVAL
             yield {name: values[has_eval] for name, values in rows.items()}
 
 
-def boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
+def list_boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
     """Yield each row's board, move and White's evaluation in centipawns."""
     positions = row_positions(rows)
     black = rows["planes"][:, TURN_PLANE] != 0

@@ -75,7 +75,9 @@ Positions = list[tuple[chess.Board, chess.Move, int]]
 @pytest.fixture(scope="module")
 def positions(games: Path) -> Positions:
     """Return the boards, moves and evaluations of the dataset of games."""
-    rows = [row for rows in evaluated.evaluated_rows(games) for row in evaluated.boards(rows)]
+    rows = [
+        row for rows in evaluated.read_evaluated_rows(games) for row in evaluated.list_boards(rows)
+    ]
     assert len(rows) > 2_000
     assert sum(board.is_castling(move) for board, move, _ in rows) > 10
     assert sum(board.is_en_passant(move) for board, move, _ in rows) > 3
@@ -96,7 +98,7 @@ def assert_rows_of_games(out: Path, games: Path, kept: list[int] | None = None) 
 
     `kept` are the indices of the games' rows to compare, None for all. Returns the rows.
     """
-    parts = list(evaluated.evaluated_rows(games))
+    parts = list(evaluated.read_evaluated_rows(games))
     expected = {name: np.concatenate([part[name] for part in parts]) for name in COMPARED_COLUMNS}
     found = evaluated.read_rows(out)
     for name in COMPARED_COLUMNS:
@@ -114,7 +116,7 @@ def test_fishnet_evaluations_give_the_rows_of_their_games(
 ) -> None:
     manifest = ingest([str(fishnet)], tmp_path / "out", COMPACT, workers=1)
     rows = assert_rows_of_games(tmp_path / "out", games)
-    plies = np.concatenate([part["ply"] for part in evaluated.evaluated_rows(games)])
+    plies = np.concatenate([part["ply"] for part in evaluated.read_evaluated_rows(games)])
     np.testing.assert_array_equal(rows["ply"], plies)
     assert manifest["sources"][0]["input"] == "Lichess fishnet evaluations (Parquet)"
     assert "moves_by" not in manifest

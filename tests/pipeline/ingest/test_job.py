@@ -47,7 +47,7 @@ def test_the_counts_of_the_manifest_agree_with_python_chess_and_the_rows(
     made: Path, dump: Path
 ) -> None:
     manifest, games, rows = datasets.manifest(made), datasets.games(made), datasets.table(made)
-    expected = [reading.status for reading in by_python_chess.read_file(dump)]
+    expected = [reading.status for reading in by_python_chess.read(dump.read_bytes())]
     assert manifest["games"]["read"] == len(games) == len(expected) == 369
     assert manifest["games"]["used"] == expected.count("used") == 360
     assert manifest["games"]["dropped"] == {"illegal move": 4, "unfinished": 5}

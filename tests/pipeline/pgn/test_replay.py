@@ -95,7 +95,7 @@ def test_all_columns_of_rows_and_games_agree_with_python_chess(name: str, tmp_pa
     texts = sample_games(name, 4 << 20, GAMES, together=1)
     dump.write_bytes(b"".join(text.rstrip() + b"\n\n" for text in texts))
     ingest([str(dump)], out, IngestConfig(), workers=1)
-    readings = by_python_chess.read_file(dump)
+    readings = by_python_chess.read(dump.read_bytes())
     games, rows = datasets.games(out), datasets.rows_by_game(out)
     assert len(games) == len(readings) == GAMES
     compared = 0
