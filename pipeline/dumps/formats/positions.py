@@ -87,9 +87,10 @@ def _recognize_table(fields: Sequence[str], delimiter: str) -> tuple[str, Conver
         table, has_header = recognize_columns(guessed), False
     if table is None:
         return None
-    options = {"delimiter": delimiter, "width": len(fields), "has_header": has_header}
-    name = f"{table.name} ({'TSV' if delimiter == chr(9) else 'CSV'})"
-    return name, partial(_convert_table, table=table, **options)
+    convert = partial(
+        _convert_table, table=table, delimiter=delimiter, width=len(fields), has_header=has_header
+    )
+    return f"{table.name} ({'TSV' if delimiter == chr(9) else 'CSV'})", convert
 
 
 def _is_table(lines: Sequence[str], delimiter: str) -> bool:

@@ -128,7 +128,7 @@ def assert_mutants_agree(sources: list[bytes], count: int, path: Path) -> None:
         text = mutants.mutate(rng.choice(sources), rng)
         path.write_bytes(text)
         games = list(by_kernels.games(path)) if text else []
-        assert not (found := mutants.differ(games)), f"mutant {number}: {found}\n{text!r}"
+        assert not (found := mutants.find_differences(games)), f"mutant {number}: {found}\n{text!r}"
         statuses.update(game.status for game in games)
     print(dict(statuses.most_common()))  # noqa: T201 - for `pytest -s`
 
