@@ -117,7 +117,7 @@ def read_parquet(
     try:
         for group in groups:
             # a position at the edge of a sampled group may have other analyses in its neighbor
-            is_after_gap = group > 0 and group - 1 not in groups
+            is_after_gap = group > 0 and not sample.includes(name, group - 1)
             rest = None if is_after_gap else rest
             edge_fen: pa.Scalar | None = None
             size = _choose_batch_rows(file, source, group, text_columns)
