@@ -30,29 +30,11 @@ from tests.conftest import shared_data
 from tests.pipeline import by_kernels, datasets
 
 ALL_TRAIN = IngestConfig(chunk_mib=1, test_share=0.0, val_share=0.0)
-MATE_IN_ONE = "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1"
+MATE = "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1"
 COUNTS = ("80", "90", "100")
-PUZZLES = [
-    (
-        "aaa01",
-        MATE_IN_ONE,
-        "a2a3 b1b8",
-        "700",
-        *COUNTS,
-        "mate mateIn1",
-        "https://example.org/1",
-        "",
-    ),
-    (
-        "aaa02",
-        MATE_IN_ONE,
-        "a2a5 b1b8",
-        "650",
-        *COUNTS,
-        "mate",
-        "https://example.org/2",
-        "Some_Opening",
-    ),
+PUZZLES: list[tuple[str, ...]] = [
+    ("aaa01", MATE, "a2a3 b1b8", "700", *COUNTS, "mate mateIn1", "https://example.org/1", ""),
+    ("aaa02", MATE, "a2a5 b1b8", "650", *COUNTS, "mate", "https://example.org/2", "Some_Opening"),
 ]
 PAWNS_AND_KINGS = "4k3/pppppppp/8/8/8/8/PPPPPPPP/4K3 w - - 0 1"
 Rows = list[dict[str, Any]]
