@@ -36,7 +36,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(dump: Path) -> Path:
+def folder(dump: Path) -> Path:
     """Return the dataset of the dump, made with one worker."""
     out = dump.parent / "made"
     ingest([str(dump)], out, CONFIG, workers=1)
@@ -44,9 +44,13 @@ def made(dump: Path) -> Path:
 
 
 def test_the_counts_of_the_manifest_agree_with_python_chess_and_the_rows(
-    made: Path, dump: Path
+    folder: Path, dump: Path
 ) -> None:
-    manifest, games, rows = datasets.manifest(made), datasets.games(made), datasets.table(made)
+    manifest, games, rows = (
+        datasets.manifest(folder),
+        datasets.games(folder),
+        datasets.table(folder),
+    )
     expected = [reading.status for reading in by_python_chess.read(dump.read_bytes())]
     assert manifest["games"]["read"] == len(games) == len(expected) == 369
     assert manifest["games"]["used"] == expected.count("used") == 360
@@ -67,12 +71,12 @@ def test_the_counts_of_the_manifest_agree_with_python_chess_and_the_rows(
         == manifest["sources"][0]["text_bytes"]
         == dump.stat().st_size
     )
-    assert compare_files(made) == []
+    assert compare_files(folder) == []
 
 
-def test_all_copies_of_a_game_are_in_one_split(made: Path) -> None:
-    games, splits = datasets.games(made), defaultdict[tuple[int, ...], set[str]](set)
-    for game, rows in datasets.rows_by_game(made).items():
+def test_all_copies_of_a_game_are_in_one_split(folder: Path) -> None:
+    games, splits = datasets.games(folder), defaultdict[tuple[int, ...], set[str]](set)
+    for game, rows in datasets.rows_by_game(folder).items():
         moves = tuple(row["label"] for row in rows)
         splits[moves] |= {games[game]["split"], *(row["split"] for row in rows)}
     assert len(splits) == 40
@@ -80,9 +84,9 @@ def test_all_copies_of_a_game_are_in_one_split(made: Path) -> None:
     assert set.union(*splits.values()) == {"train", "val", "test"}
 
 
-def test_rows_refer_to_their_game_and_its_bytes_in_the_dump(made: Path, dump: Path) -> None:
-    text, games = dump.read_bytes(), datasets.games(made)
-    for number, rows in list(datasets.rows_by_game(made).items())[::14]:
+def test_rows_refer_to_their_game_and_its_bytes_in_the_dump(folder: Path, dump: Path) -> None:
+    text, games = dump.read_bytes(), datasets.games(folder)
+    for number, rows in list(datasets.rows_by_game(folder).items())[::14]:
         game = games[number]
         pgn = text[game["offset"] : game["offset"] + game["length"]]
         assert pgn.startswith(b'[Event "Rated')
@@ -96,7 +100,7 @@ def test_rows_refer_to_their_game_and_its_bytes_in_the_dump(made: Path, dump: Pa
 
 @pytest.mark.parametrize(("workers", "block"), [(1, 10_007), (2, 65_536)])
 def test_the_number_of_workers_and_the_block_size_change_no_byte(
-    made: Path,
+    folder: Path,
     dump: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -106,11 +110,11 @@ def test_the_number_of_workers_and_the_block_size_change_no_byte(
     for module in (source, chunks):
         monkeypatch.setattr(module, "BLOCK_BYTES", block)
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=workers)
-    assert datasets.content(tmp_path / "out") == datasets.content(made)
+    assert datasets.content(tmp_path / "out") == datasets.content(folder)
 
 
-def test_rows_are_shuffled(made: Path) -> None:
-    games = pq.read_table(made / "train-00000-0.parquet", columns=["game"])["game"].to_pylist()
+def test_rows_are_shuffled(folder: Path) -> None:
+    games = pq.read_table(folder / "train-00000-0.parquet", columns=["game"])["game"].to_pylist()
     neighbors = sum(abs(game - following) <= 1 for game, following in pairwise(games))
     assert neighbors < len(games) / 20
 
@@ -127,16 +131,6 @@ def test_a_chunk_with_many_rows_is_written_in_several_shards(
     for number, game in enumerate(datasets.games(tmp_path / "out")):
         expected = list(range(game["plies"])) if not game["dropped"] else []
         assert [row["ply"] for row in rows.get(number, [])] == expected
-
-
-def test_several_dumps_become_one_dataset(tmp_path: Path) -> None:
-    one = datasets.dump(tmp_path / "one.pgn", 5)
-    two = datasets.dump(tmp_path / "two.pgn", 7, first=100)
-    ingest([str(one), str(two)], tmp_path / "out", workers=1)
-    games = datasets.games(tmp_path / "out")
-    assert [game["source"] for game in games] == [0] * 5 + [1] * 7
-    assert next(game["offset"] for game in games if game["source"] == 1) == 0
-    assert sorted(datasets.rows_by_game(tmp_path / "out")) == list(range(12))
 
 
 def test_a_finished_dataset_of_other_settings_or_another_dump_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(source: Path) -> tuple[Path, Path]:
+def old_and_new(source: Path) -> tuple[Path, Path]:
     """Return datasets with the old and with the new settings."""
     folders = source.parent / "old", source.parent / "new"
     for folder, config in zip(folders, (OLD, NEW), strict=True):
@@ -46,15 +46,15 @@ def made(source: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def expected(made: tuple[Path, Path]) -> dict[str, str]:
+def expected(old_and_new: tuple[Path, Path]) -> dict[str, str]:
     """Return the content of the dataset with the new settings."""
-    return content(made[1])
+    return content(old_and_new[1])
 
 
 @pytest.fixture
-def out(made: tuple[Path, Path], tmp_path: Path) -> Path:
+def out(old_and_new: tuple[Path, Path], tmp_path: Path) -> Path:
     """Return a copy of the dataset with the old settings."""
-    return Path(shutil.copytree(made[0], tmp_path / "positions" / "small"))
+    return Path(shutil.copytree(old_and_new[0], tmp_path / "positions" / "small"))
 
 
 def killed_at_call(number: int, function: Callable[..., object]) -> Callable[..., object]:
@@ -98,13 +98,13 @@ def test_a_replacement_killed_while_it_renames_or_deletes_is_continued(
     name: str,
     number: int,
     source: Path,
-    made: tuple[Path, Path],
+    old_and_new: tuple[Path, Path],
     out: Path,
     expected: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = content(out)
-    shutil.copytree(made[1], out.with_name(".small.new"))
+    shutil.copytree(old_and_new[1], out.with_name(".small.new"))
     with monkeypatch.context() as patched:
         patched.setattr(replacing, "ingest", lambda *_, **__: manifest(out.with_name(".small.new")))
         patched.setattr(owner, name, killed_at_call(number, getattr(owner, name)))
