@@ -77,7 +77,6 @@ def parse_months(text: str) -> list[str]:
 
 
 def _format_month(month: int) -> str:
-    """Format a month, counted from the year 0, as `2013-01`."""
     return f"{month // 12}-{month % 12 + 1:02}"
 
 
@@ -162,7 +161,6 @@ class _Meter:
         self.total: int | None = None
 
     def add(self, count: int) -> None:
-        """Count downloaded bytes and report the progress."""
         self.fetched += count
         rate = self.fetched / max(time.monotonic() - self.start_time, 1e-9) / 1e6
         self.progress(Tick(self.fetched, self.total, "B", {"MB/s": rate}))

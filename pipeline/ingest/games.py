@@ -114,8 +114,8 @@ def match_texts(
 
 def find_date_spans(spans: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the span of each game's UTCDate or, without one, of its Date, int64[G, 2]."""
-    has_utc = spans[:, [tags.UTC_DATE], 1] > 0
-    return np.where(has_utc, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
+    utc_date, date = spans[:, tags.UTC_DATE], spans[:, tags.DATE]
+    return np.where(utc_date[:, 1:] > 0, utc_date, date)
 
 
 def read_time_control(value: str) -> tuple[int, int]:

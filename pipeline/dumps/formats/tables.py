@@ -46,11 +46,8 @@ TAG_COLUMN_NAMES = {
 """Other names of the columns of tags."""
 KAGGLE_COLUMNS = ("rated", "winner", "victorystatus", "incrementcode")
 RESULT_OF_WINNER = {"white": "1-0", "black": "0-1", "draw": "1/2-1/2"}
-TERMINATION_OF_STATUS = {
-    "outoftime": "Time forfeit",
-    "mate": "Normal",
-    "resign": "Normal",
-    "draw": "Normal",
+TERMINATION_OF_STATUS = dict.fromkeys(("mate", "resign", "draw"), "Normal") | {
+    "outoftime": "Time forfeit"
 }
 _TAG_PATTERN = re.compile(r'\s*\[([A-Za-z]\w*)\s+"([^"\r\n]*)"\]', re.ASCII)
 _COMMENT_PATTERN = re.compile(r"(\{[^}]*\}?)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*")
