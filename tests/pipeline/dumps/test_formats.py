@@ -2,6 +2,7 @@
 
 import csv
 import re
+from datetime import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,9 @@ def write_lichess_table(text: str, path: Path) -> Path:
         texts = [game.get(name) for game in games]
         if name in types:
             texts = [text.replace(".", "-") if text and text != "?" else None for text in texts]
-        columns[name] = pa.array(texts, pa.string()).cast(types.get(name, pa.string()))
+        is_time = name == "UTCTime"
+        values = [text and time.fromisoformat(text) for text in texts] if is_time else texts
+        columns[name] = pa.array(values).cast(types.get(name, pa.string()))
     pq.write_table(pa.table(columns), path, row_group_size=100)
     return path
 
