@@ -78,7 +78,8 @@ def build_games_table(
     count = len(games.status)
     used = games.status == replay.USED
     site = _to_text_column(text, spans[:, tags.SITE])
-    site = pc.replace_substring_regex(site, "(?s)^.*/", "")  # https://lichess.org/ZmSCR7xx
+    # keep the id in a URL such as https://lichess.org/ZmSCR7xx
+    site = pc.replace_substring_regex(site, "(?s)^.*/", "")
     columns = {
         "source": number_array(np.full(count, chunk.source, dtype=np.uint16)),
         "offset": number_array(chunk.offset + games.start[:-1]),

@@ -287,7 +287,7 @@ def _build(
         try:
             return build_manifest(folder, [source.describe() for source in sources], config, more)
         finally:
-            # a next run will have other settings, for example if a player's name was misspelled
+            # the next run will have other settings, for example if a player's name was misspelled
             if not positions:
                 folder.discard()
     except FetchError as error:
