@@ -38,8 +38,8 @@ def ingest(
 
     options: dict[str, Any] = {"progress": progress, "stop": stop}
     options["engine"] = make_engine(engine, workers)
-    rebuild = partial(replacing.replace, source, out, config, **options)
-    replacing.recover(out)
+    rebuild = partial(replacing.replace_dataset, source, out, config, **options)
+    replacing.recover_dataset(out)
     try:
         if replace:
             return rebuild()

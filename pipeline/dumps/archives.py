@@ -1,7 +1,7 @@
 """Decompress zstd, gzip, bzip2 and zip archives; refuse other archives by name.
 
-`decompress` yields all text before damage and then raises OSError. Zero bytes after the archive are
-padding, as for gzip(1); other bytes raise TrailingBytesError.
+If an archive is damaged, `decompress` yields all text before the damage and then raises OSError.
+Zero bytes after an archive are padding, as for gzip(1). Other bytes raise TrailingBytesError.
 """
 
 import bz2
@@ -15,10 +15,10 @@ import zstandard
 
 from pipeline.errors import DumpError
 
-ZSTD = b"\x28\xb5\x2f\xfd"
-GZIP = b"\x1f\x8b"
-BZIP2 = b"BZh"
-ZIP = b"PK\x03\x04"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+GZIP_MAGIC = b"\x1f\x8b"
+BZIP2_MAGIC = b"BZh"
+ZIP_MAGIC = b"PK\x03\x04"
 UNSUPPORTED_FORMATS = {
     b"\xfd7zXZ\x00": ("an xz archive", "unpack it with `xz -d`"),
     b"\x5d\x00\x00": ("an lzma archive", "unpack it with `xz -d`"),
@@ -30,32 +30,33 @@ UNSUPPORTED_FORMATS = {
     b"ARROW1": ("an Arrow file", "save it as Parquet"),
 }
 """Name and remedy of each unsupported format, by its first bytes."""
-TAR, TAR_AT = b"ustar", 257
+TAR_MAGIC, TAR_MAGIC_OFFSET = b"ustar", 257
 
 READ_BYTES = 1 << 16
-"""Raw bytes to read at a time."""
-_CODECS: dict[str, tuple[Callable[[], Any], int]] = {
+"""Bytes of an archive to read at a time."""
+_DECODERS: dict[str, tuple[Callable[[], Any], int]] = {
     "zstd": (lambda: zstandard.ZstdDecompressor().decompressobj(), 4096),
     "gzip": (lambda: zlib.decompressobj(31), 256),
     "bz2": (bz2.BZ2Decompressor, 64),
 }
-"""For each compression, a function that makes a frame decoder, and the raw bytes to feed it at a
-time; a decompression bomb expands them to at most about 100 MiB."""
+"""For each compression, a function that makes a decoder of a frame, and the bytes to feed it at a
+time. A decompression bomb expands so many bytes to about 100 MiB at most."""
 
 Read = Callable[[int], bytes]
-"""Function that returns up to the given number of raw bytes, none at the end."""
+"""Function that returns at most the given number of bytes, and b"" only at the end."""
 
 
 class TrailingBytesError(OSError):
-    """Bytes that are not an archive follow a complete archive; the archive's text is complete."""
+    """Raised after the text of a complete archive if bytes of no archive follow it."""
 
 
 def detect_compression(head: bytes) -> str | None:
-    """Return the compression (zstd, gzip, bz2, zip) by the first bytes of a file, else None."""
-    is_skippable = head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5  # pzstd writes such frames
-    if head.startswith(ZSTD) or is_skippable:
+    """Return the compression that a file's first bytes show (zstd, gzip, bz2, zip), or None."""
+    # frames without text, which pzstd writes
+    is_skippable = head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5
+    if head.startswith(ZSTD_MAGIC) or is_skippable:
         return "zstd"
-    magics = {"gzip": GZIP, "bz2": BZIP2, "zip": ZIP}
+    magics = {"gzip": GZIP_MAGIC, "bz2": BZIP2_MAGIC, "zip": ZIP_MAGIC}
     return next((name for name, magic in magics.items() if head.startswith(magic)), None)
 
 
@@ -63,24 +64,25 @@ def refuse_archives(first: bytes, inside: str | None) -> None:
     """Raise DumpError, without the file's name, if the text is an archive or a database.
 
     `first` are the first bytes of the text. `inside` is the compression of the archive that
-    contains it.
+    contains it, or None.
     """
-    held = f"contains, inside a {inside} archive, " if inside else "is "
-    if first[TAR_AT : TAR_AT + len(TAR)] == TAR:
-        raise DumpError(f"{held}a tar archive: unpack it with `tar -xf` and pass the files inside")
-    for magic, (what, remedy) in UNSUPPORTED_FORMATS.items():
+    subject = f"contains, inside a {inside} archive, " if inside else "is "
+    if first[TAR_MAGIC_OFFSET : TAR_MAGIC_OFFSET + len(TAR_MAGIC)] == TAR_MAGIC:
+        raise DumpError(
+            f"{subject}a tar archive: unpack it with `tar -xf` and pass the files inside"
+        )
+    for magic, (format_name, remedy) in UNSUPPORTED_FORMATS.items():
         if first.startswith(magic):
-            raise DumpError(f"{held}{what}: {remedy} and pass the file inside")
-    packed = detect_compression(first) if inside else None
-    if packed:
-        raise DumpError(f"{held}a {packed} archive: unpack it and pass the file inside")
+            raise DumpError(f"{subject}{format_name}: {remedy} and pass the file inside")
+    if inside and (compression := detect_compression(first)):
+        raise DumpError(f"{subject}a {compression} archive: unpack it and pass the file inside")
 
 
 def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
-    """Yield pieces of the text of the only file in a zip archive, each with the share read so far.
+    """Yield the text of the only file in a zip archive in pieces, with the share read so far.
 
-    Raises DumpError, without the archive's name, unless there is exactly one readable file. Raises
-    OSError for damage, after all text before it.
+    Raises DumpError, without the archive's name, unless there is exactly one file that can be read.
+    If the archive is damaged, raises OSError after all text before the damage.
     """
     try:
         archive = zipfile.ZipFile(path)
@@ -115,15 +117,15 @@ def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
 
 
 def decompress(read: Read, compression: str) -> Iterator[bytes]:
-    """Yield the text of all frames or members of an archive in pieces.
+    """Yield the text of all frames (or members) of an archive in pieces.
 
     Raises OSError and the errors of `read`, after all text before them.
     """
-    make, length = _CODECS[compression]
-    pieces = _split(read, length)
+    make_decoder, length = _DECODERS[compression]
+    pieces = _read_pieces(read, length)
     rest = next(pieces, b"")
     while rest:
-        decoder = make()
+        decoder = make_decoder()
         while not decoder.eof:
             if not rest:
                 raise OSError(f"the {compression} archive is truncated")
@@ -134,13 +136,13 @@ def decompress(read: Read, compression: str) -> Iterator[bytes]:
             yield text
             rest = b"" if decoder.eof else next(pieces, b"")
         rest = decoder.unused_data.lstrip(b"\0")
-        while len(rest) < len(ZSTD) and (more := next(pieces, b"")):
+        while len(rest) < len(ZSTD_MAGIC) and (more := next(pieces, b"")):
             rest = (rest + more).lstrip(b"\0")
         if rest and detect_compression(rest) != compression:
             raise TrailingBytesError(f"the {compression} archive is followed by other bytes")
 
 
-def _split(read: Read, length: int) -> Iterator[bytes]:
+def _read_pieces(read: Read, length: int) -> Iterator[bytes]:
     while block := read(READ_BYTES):
         for at in range(0, len(block), length):
             yield block[at : at + length]

@@ -1,4 +1,4 @@
-"""Open dumps as streams of text: detect the format, decompress, hash."""
+"""Open dumps as streams of text: detect the format, decompress, and hash the file."""
 
 import errno
 import hashlib
@@ -15,7 +15,7 @@ from typing import IO, Any, TextIO
 from engine.progress import Stop, never
 from pipeline.dumps.archives import decompress, detect_compression, read_zip, refuse_archives
 from pipeline.dumps.formats import evaluations, parquet
-from pipeline.dumps.formats.positions import recognize
+from pipeline.dumps.formats.positions import detect_format
 from pipeline.dumps.formats.text import FIRST_BYTES, HEAD_BYTES, IteratorStream, join_games
 from pipeline.errors import DatasetError, DumpError, SourceChangedError, Stopped
 from pipeline.storage.http import RemoteVersion, WebFile, parse_file_name, redact_url
@@ -30,21 +30,22 @@ from pipeline.storage.objects import (
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import file_hash, is_url
 
-BLOCK = 1 << 22
+BLOCK_BYTES = 1 << 22
 """Bytes to read at a time."""
-QUIET_MILLISECONDS = 200
-"""Interval in milliseconds at which `stop` is polled while a pipe or a terminal is silent."""
+POLL_MILLISECONDS = 200
+"""Interval at which `stop` is polled while a pipe or a terminal sends nothing."""
 
-_SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2", ".zip": "zip"}
+_COMPRESSION_OF_SUFFIX = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2", ".zip": "zip"}
 STDIN = "-"
+"""Name of standard input."""
 
 
 class Source:
-    """One dump and its hash: a path, a URL or `-` for standard input.
+    """A dump (a path, a URL, or `-` for standard input) that is hashed while it is read.
 
-    Remote files are streamed, not stored. Reading raises Stopped if `stop` returns true. Other
-    formats are converted to PGN unless `plain` is set. Evaluated positions become lines, and
-    `sample` selects a share of them.
+    Remote files are streamed, not stored. Reading raises Stopped if `stop` returns true. Formats
+    other than PGN are converted to it, unless `plain` is set. Evaluated positions are converted to
+    lines instead (pipeline/pgn/evaluation_rows.py), and `sample` selects a share of them.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class Source:
         self.hash = hashlib.sha256()
         self.bytes_read = self.text_bytes = 0
         self.damage = ""
+        """What is wrong with the file, "" if nothing."""
         self.compression: str | None = None
         self.input = ""
-        """The format, "" for PGN."""
+        """Name of the format, "" for PGN."""
         self.is_evaluations = False
         self.version: RemoteVersion | None = None
         """Version of a remote file."""
@@ -70,18 +72,24 @@ class Source:
 
     @property
     def is_parquet_evaluations(self) -> bool:
-        """Return whether only parts of the file are read; then only its footer is hashed."""
-        return self.input in evaluations.COLUMNS
+        """Return whether it is a Parquet table of evaluated positions, identified by its footer.
+
+        Such a table may be read in parts, so its whole content is not hashed.
+        """
+        return self.input in evaluations.INPUT_COLUMNS
 
     @cached_property
     def size(self) -> int | None:
-        """Size of the (compressed) file in bytes, None if unknown."""
+        """Bytes of the file, compressed as it is; None if unknown."""
         if is_url(self.name):
             return fetch_version(self.name, self.stop).size
         return None if self.name == STDIN else Path(self.name).stat().st_size
 
     def open(self) -> IteratorStream:
-        """Open the dump and return a stream of its text as PGN; raises DumpError, FetchError."""
+        """Open the dump and return a stream of its text; raises DumpError and FetchError.
+
+        The text is PGN, or lines if `is_evaluations` is true afterwards.
+        """
         if self.name == STDIN:
             self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         elif is_url(self.name):
@@ -93,7 +101,7 @@ class Source:
             more := self._read_file(HEAD_BYTES - len(self._head))
         ):
             self._head += more
-        name = display_name(self.name)
+        name = redact_name(self.name)
         if not self._head:
             raise DumpError(f"{name} is empty: there are no games to read")
         self.compression = compression = detect_compression(self._head)
@@ -101,22 +109,23 @@ class Source:
             raise DumpError(
                 f"{name} is a zip archive, which can only be read from a file: save it first"
             )
-        expected = _SUFFIXES.get(Path(short_name(self.name)).suffix)
+        expected = _COMPRESSION_OF_SUFFIX.get(Path(shorten_name(self.name)).suffix)
         if expected is not None and compression != expected:
             raise DumpError(
                 f"{name} has the suffix of a {expected} archive but is not one: rename it"
             )
         try:
-            first = self._first_text()
+            first = self._decompress_head()
             refuse_archives(first, compression)
-            found = None if self.plain or first.startswith(parquet.MAGIC) else recognize(first)
+            is_parquet = first.startswith(parquet.PARQUET_MAGIC)
+            detected = None if self.plain or is_parquet else detect_format(first)
         except DumpError as error:
             raise DumpError(f"{name} {error}") from error
-        if first.startswith(parquet.MAGIC):
+        if is_parquet:
             return self._open_parquet(name)
         if first.count(0) * 10 > len(first):
             raise DumpError(
-                f"{name} is not PGN text: it begins with zero bytes (convert UTF-16 to UTF-8 first)"
+                f"{name} is not PGN text: it contains zero bytes (convert UTF-16 to UTF-8 first)"
             )
         text: Iterator[bytes]
         if compression == "zip":
@@ -124,19 +133,22 @@ class Source:
         elif compression:
             text = decompress(self.read, compression)
         else:
-            text = iter(lambda: self.read(BLOCK), b"")
-        stream = IteratorStream(self._until_stopped(text), self)
-        if found is None:
+            text = iter(lambda: self.read(BLOCK_BYTES), b"")
+        stream = IteratorStream(self._iterate_until_stopped(text), self)
+        if detected is None:
             return stream
-        self.input, convert = found
+        self.input, convert = detected
         if convert is None:
             self.is_evaluations = True
-            lines = evaluations.read_json_lines(short_name(self.name), stream, self.sample)
+            lines = evaluations.read_json_lines(shorten_name(self.name), stream, self.sample)
             return IteratorStream(lines, stream)
         return IteratorStream(join_games(convert(stream)), stream)
 
-    def _first_text(self) -> bytes:
-        """Return the beginning of the text; damage is reported when the rest is read."""
+    def _decompress_head(self) -> bytes:
+        """Return the beginning of the text, at most FIRST_BYTES.
+
+        Damage ends it, and is reported when the dump is read.
+        """
         if self.compression is None:
             return self._head[:FIRST_BYTES]
         pieces: Iterator[bytes]
@@ -150,20 +162,22 @@ class Source:
             return b""
 
     def _unzip(self) -> Iterator[bytes]:
-        """Yield the text of a zip archive; the archive's own bytes are hashed separately."""
+        """Yield the text of a zip archive, and hash the archive in step with it."""
         for piece, share in read_zip(self.name):
-            self._hash_share(share)
+            self._hash_until(share)
             yield piece
 
     def _open_parquet(self, name: str) -> IteratorStream:
-        """Return a stream of a table's text; only evaluated positions may be remote."""
-        problem = ""
+        """Return a stream of the rows of a Parquet table, as text; `name` is for error messages."""
         if self.plain:
-            problem = "but PGN text is expected: name a PGN file, compressed or not"
-        elif self.name == STDIN or self.compression is not None:
-            problem = "inside an archive or on standard input: save and unpack it first"
-        if problem:
-            raise DumpError(f"{name} is Parquet, {problem}")
+            raise DumpError(
+                f"{name} is Parquet, but PGN text is expected: name a PGN file, compressed or not"
+            )
+        if self.name == STDIN or self.compression is not None:
+            raise DumpError(
+                f"{name} is Parquet inside an archive or on standard input: save and unpack it "
+                f"first"
+            )
         source: Any = self.name
         if is_url(self.name):
             self.close()
@@ -175,29 +189,32 @@ class Source:
                 "download it first"
             )
         if opened is None:
-            self.input, games = parquet.convert_parquet(self.name, self._hash_share)
+            self.input, games = parquet.convert_parquet(self.name, self._hash_until)
             return IteratorStream(join_games(games))
         self.input, file, self.hash = opened
         self.is_evaluations = True
-        short, note = short_name(self.name), self._note_share
-        return IteratorStream(evaluations.read_parquet(short, file, self.input, self.sample, note))
+        lines = evaluations.read_parquet(
+            shorten_name(self.name), file, self.input, self.sample, self._record_share
+        )
+        return IteratorStream(lines)
 
-    def _hash_share(self, share: float) -> None:
-        """Hash a file that another reader reads, up to a share of its size."""
-        while self.bytes_read < share * (self.size or 0) and self.read(BLOCK):
+    def _hash_until(self, share: float) -> None:
+        """Hash the file up to a share of its size, in step with the library that reads it."""
+        while self.bytes_read < share * (self.size or 0) and self.read(BLOCK_BYTES):
             pass
 
-    def _note_share(self, share: float) -> None:
+    def _record_share(self, share: float) -> None:
+        """Estimate the bytes read from the share of the rows that were read."""
         self.bytes_read = round(share * (self.size or 0))
         self._raise_if_stopped()
 
-    def _until_stopped(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _iterate_until_stopped(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
             self._raise_if_stopped()
             yield piece
 
     def read(self, count: int) -> bytes:
-        """Return up to `count` raw bytes, none at the end, and add them to the hash."""
+        """Return at most `count` bytes of the file, b"" only at the end, and hash them."""
         data, self._head = self._head[:count], self._head[count:]
         if not data:
             data = self._read_file(count)
@@ -206,13 +223,13 @@ class Source:
         return data
 
     def _read_file(self, count: int) -> bytes:
-        """Return up to `count` bytes of the file; raises Stopped, even while a pipe is silent."""
+        """Return at most `count` bytes; poll `stop` even while a pipe sends nothing."""
         assert self._file is not None
         self._raise_if_stopped()
-        with suppress(AttributeError, OSError):  # a remote file or a buffer has no descriptor
+        with suppress(AttributeError, OSError):  # remote files and buffers have no descriptor
             poll = select.poll()
             poll.register(self._file.fileno(), select.POLLIN)  # type: ignore[union-attr]
-            while not poll.poll(QUIET_MILLISECONDS):
+            while not poll.poll(POLL_MILLISECONDS):
                 self._raise_if_stopped()
         return self._file.read(count)
 
@@ -221,12 +238,12 @@ class Source:
         if self.version is not None and self.version.differs_from(
             fetch_version(self.name, self.stop)
         ):
-            raise SourceChangedError(f"{display_name(self.name)} {REPLACED_MESSAGE}")
+            raise SourceChangedError(f"{redact_name(self.name)} {REPLACED_MESSAGE}")
 
     def _raise_if_stopped(self) -> None:
         if self.stop():
-            where = display_name(self.name)
-            raise Stopped(f"stopped while reading {where}: run the same command to continue")
+            name = redact_name(self.name)
+            raise Stopped(f"stopped while reading {name}: run the same command to continue")
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
@@ -234,9 +251,9 @@ class Source:
             self._file.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return the manifest entry of the source; complete once the stream was read to the end."""
+        """Return the dump's entry in a manifest, which is final when the stream has been read."""
         entry = {
-            "name": short_name(self.name),
+            "name": shorten_name(self.name),
             "bytes": self.bytes_read,
             "sha256": self.hash.hexdigest(),
             "text_bytes": self.text_bytes,
@@ -249,13 +266,13 @@ class Source:
         return entry
 
 
-def short_name(name: str) -> str:
-    """Return the last part of a dump's path or URL, without the URL's query."""
+def shorten_name(name: str) -> str:
+    """Return the file name in a dump's path or URL, or `-`."""
     return parse_file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
 
 
-def display_name(name: str) -> str:
-    """Return a dump's name for display: a URL without its password and query."""
+def redact_name(name: str) -> str:
+    """Return a dump's name for messages: the path, or the URL without its password and query."""
     return redact_url(name) if is_url(name) else name
 
 
@@ -267,7 +284,7 @@ def _open(path: Path) -> IO[bytes]:
             raise DumpError(
                 f"{path} is a directory: name the dump files in it, such as {path}/*.pgn.zst"
             )
-        # non-blocking, so `stop` is polled while nothing writes to a named pipe
+        # non-blocking, since opening a named pipe would otherwise wait for its writer
         return open(
             path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
         )
@@ -281,50 +298,51 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def expand_folders(names: Sequence[str]) -> list[str]:
-    """Return the inputs, with each folder replaced by its Parquet files, sorted by name."""
-    found = []
+    """Replace each folder of Parquet files by the files in it, sorted by name."""
+    expanded = []
     for name in names:
-        inside = list_files(name, ".parquet")
+        files = list_files(name, ".parquet")
         if not is_url(name) and name != STDIN:
-            below = Path(name).glob("**/*.parquet")  # yields nothing for a file
-            inside = sorted(str(path) for path in below if path.is_file())
-        found += inside or [name]
-    return found
+            paths = Path(name).glob("**/*.parquet")  # yields nothing for a file
+            files = sorted(str(path) for path in paths if path.is_file())
+        expanded += files or [name]
+    return expanded
 
 
 def is_same_file(entry: Mapping[str, Any], path: Path) -> bool:
-    """Return whether a file has the size and hash in a manifest's source entry."""
+    """Return whether a file has the size and hash of a dump's entry in a manifest."""
     if path.stat().st_size != entry["bytes"]:
         return False
-    by_footer = entry.get("input") in evaluations.COLUMNS
-    digest = parquet.hash_footer(path).hexdigest() if by_footer else file_hash(path)
+    is_evaluations = entry.get("input") in evaluations.INPUT_COLUMNS
+    digest = parquet.hash_footer(path).hexdigest() if is_evaluations else file_hash(path)
     return bool(entry["sha256"] == digest)
 
 
 def find_dumps(
     directory: Path, manifest: Mapping[str, Any], given: Sequence[Path] = ()
 ) -> list[str] | None:
-    """Find the dumps of a dataset, in the manifest's order, among `given` or in Dagster's folders.
+    """Return the paths of a dataset's dumps, in the manifest's order.
 
-    The manifest records their names and hashes, but no paths. The dump of self-play is in the
-    dataset itself. A single dump may have been renamed. Returns None if one is not found; raises
+    The manifest records names and hashes, but no paths. The dumps are sought among `given`, which
+    may rename a single dump. Without `given`, they are sought in the dataset's folder, where that
+    of self-play is, and in Dagster's folders. Returns None if a dump is not found, and raises
     DatasetError if it is missing from `given`.
     """
     names, home = [source["name"] for source in manifest["sources"]], directory.resolve()
     if len(names) == len(given) == 1:
-        found = {names[0]: given[0]}
+        path_of = {names[0]: given[0]}
     elif given:
-        found = {path.name: path for path in given}
-        if missing := [name for name in names if name not in found]:
+        path_of = {path.name: path for path in given}
+        if missing := [name for name in names if name not in path_of]:
             raise DatasetError(f"{directory} was also made from {missing[0]}: name that dump too")
     else:
         folders = (home, home.parent.parent / "dumps", home.parent.parent / "sample")
-        # the names are untrusted: those with a folder in them are skipped
+        # the names are untrusted: skip those that contain a folder
         paths = (folder / name for name in names if Path(name).name == name for folder in folders)
-        found = {path.name: path for path in reversed([*paths]) if path.is_file()}
-        if not found.keys() >= set(names):
+        path_of = {path.name: path for path in reversed([*paths]) if path.is_file()}
+        if not path_of.keys() >= set(names):
             return None
-    dumps = [str(found[name]) for name in names]
+    dumps = [str(path_of[name]) for name in names]
     for dump in dumps:
         require_dump(dump)
     return dumps
@@ -334,12 +352,12 @@ def require_dump(name: str) -> None:
     """Raise DumpError or FetchError if a dump cannot be opened."""
     if is_url(name):
         fetch_version(name)
-    # do not open and close a pipe, which its writer would notice
+    # opening and closing a pipe would disturb its writer
     elif name != STDIN and not Path(name).is_fifo():
         _open(Path(name)).close()
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a text file, compressed or not; raises DumpError, and OSError for damage."""
+    """Open a text file, compressed or not, as UTF-8; raises DumpError, and OSError for damage."""
     stream: Any = Source(str(path), plain=True).open()
     return io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", errors="replace")

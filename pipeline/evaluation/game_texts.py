@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.dataset.dataset import Dataset
 from pipeline.dumps.formats.evaluations import WHOLE_INPUT, Sample
-from pipeline.dumps.source import BLOCK, Source
+from pipeline.dumps.source import BLOCK_BYTES, Source
 from pipeline.errors import DumpError
 
 MAX_SEARCHED_BYTES = 1 << 28
@@ -56,7 +56,7 @@ def read_dump(source: str, sample: Sample = WHOLE_INPUT) -> Iterator[bytes]:
     """Yield the decompressed bytes of a dump; stop where it is damaged."""
     stream = Source(source, sample=sample).open()
     with suppress(OSError):
-        while block := stream.read(BLOCK):
+        while block := stream.read(BLOCK_BYTES):
             yield block
 
 

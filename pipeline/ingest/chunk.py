@@ -1,4 +1,4 @@
-"""Turn one chunk of a dump into shards: the work of one worker.
+"""Turn one chunk of a dump into shards, which is the work of one worker.
 
     text -> games -> game filters -> replay -> row filters -> splits -> shuffle -> shards
     -> games table -> note
@@ -7,7 +7,7 @@ The result depends only on the chunk and the configuration. The note (`.building
 lists the chunk's results and is written last. A chunk without a note is encoded again, to the same
 bytes.
 
-Axes: G games, R rows.
+Axes: G games, R rows, W words of a packed position, H earlier moves.
 """
 
 import hashlib
@@ -45,30 +45,29 @@ from pipeline.ingest.filters import (
     RowColumns,
     apply_filters,
 )
-from pipeline.ingest.games import NO_LABELS, Tagged, count_names, read_evaluations, read_games
-from pipeline.ingest.games_table import games_table, write_options
+from pipeline.ingest.games import EVERY_PLY, TaggedGames, count_names, read_evaluations, read_games
+from pipeline.ingest.games_table import build_games_table, choose_write_options
 from pipeline.pgn import evaluation_rows, replay
 from pipeline.pgn.text import NO_EVAL
 from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 from pipeline.storage.stores import Publish, parse_path, publish_in_background, publish_json
 
 ROWS_VERSION = 2
-"""Increment it when the same dump and settings give different rows. Datasets of another version are
-not continued or reused. tests/pipeline/ingest/test_rows_version.py fails if the rows change and
-this does not."""
+"""Version of the rows. Increment it when the same dump and settings give different rows, so that
+older datasets are not continued or reused; tests/pipeline/ingest/test_rows_version.py compares
+them."""
 
 BLOCK_ROWS = 1 << 19
 """Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
 
-MAX_NAMES = 50
-"""Number of the most frequent player names that a chunk notes if none of its moves is by a wanted
-player."""
+MAX_NOTED_NAMES = 50
+"""Maximum number of player names in the note of a chunk without a move by a wanted player."""
 
 OTHER_MACHINE_ERROR = (
     "{out} is being written by another ingest with other settings or code: stop that ingest, "
     "delete the folder, or choose another --out"
 )
-"""Error if two machines write to one store: they do not see each other's locks."""
+"""Error if two machines write to one store, where they do not see each other's locks."""
 
 
 @settings(ConfigError)
@@ -77,20 +76,20 @@ class IngestConfig(Filters):
 
     planes: PlaneFormat = "all"
     """How shards store positions: all (77 planes, for any reader) or compact (the board, from which
-    this program computes the planes). Compact takes half the space, and its batches are read
-    several times as fast."""
+    this program computes the planes). Compact takes half the space and is read several times as
+    fast."""
     test_share: Share = 0.05
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: Share = 0.02
     """Share of games held out for validation during training, by a hash of their moves."""
     history: Annotated[int, Field(ge=1, le=len(LAST_MOVES))] = 8
     """Number of previous half-moves stored in a row, 1 to 8, for networks that read them
-    (fianchetto-human); each after the first takes 1.6 bytes per row."""
+    (fianchetto-human). Each after the first takes 1.6 bytes per row."""
     seed: Count = 0
-    """Random seed of the shuffle and of the choice of games."""
+    """Random seed of the shuffle and of `sample`."""
     chunk_mib: Annotated[int, Field(ge=0, le=256)] = 0
-    """MiB of PGN text that a worker encodes at a time, into one shard per split; 0 chooses 8 to 64
-    by the size of the dumps."""
+    """MiB of PGN text that a worker encodes at a time, into one shard per split; 0 chooses 8 to 64,
+    depending on the size of the dumps."""
 
     def __post_init__(self) -> None:
         Filters.__post_init__(self)  # super() fails in a dataclass with slots
@@ -98,14 +97,14 @@ class IngestConfig(Filters):
             raise ConfigError("the sum of test_share and val_share must be below 1")
 
 
-def config_digest(config: IngestConfig) -> str:
+def hash_config(config: IngestConfig) -> str:
     """Return a hash of a configuration, 16 hex digits."""
     return hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """A chunk, the folder of its dataset, and the settings."""
+    """A chunk to encode, the path of its dataset, and the settings."""
 
     chunk: Chunk
     out: str
@@ -118,22 +117,22 @@ class ChunkTask:
 
 
 @cache
-def _row_buffer() -> replay.Rows:
-    """Return the row buffer of this process, reused for every chunk because new pages are slow."""
+def _get_row_buffer() -> replay.Rows:
+    """Return this process's row buffer, which all chunks share because new memory is slow."""
     return replay.allocate_rows(BLOCK_ROWS + replay.MAX_PLIES + 2)
 
 
 def release_buffers() -> None:
-    """Free the row buffer of this process."""
-    _row_buffer.cache_clear()
+    """Free this process's row buffer."""
+    _get_row_buffer.cache_clear()
 
 
-def part_name(index: int) -> str:
-    """Return the name of a chunk's note."""
+def note_name(index: int) -> str:
+    """Return the file name of a chunk's note."""
     return f"{index:05d}.json"
 
 
-def _read_rows(tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]:
+def _read_rows(tagged: TaggedGames, first: int, rows: replay.Rows) -> tuple[int, int]:
     """Read games or evaluated positions into rows; return (next game, rows filled)."""
     if not tagged.is_evaluations:
         return replay.replay(tagged.text, tagged.games, tagged.setups, first, rows)
@@ -142,52 +141,54 @@ def _read_rows(tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]
     return last, filled
 
 
-def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
-    """Identify puzzles and similar entries by their first position, so duplicates share a split."""
+def _identify_by_position(rows: replay.Rows, tagged: TaggedGames) -> None:
+    """Identify puzzles and the like by their first labelled position, so copies share a split.
+
+    Entries without a labelled move get the status NO_MOVES.
+    """
     games, parity = tagged.games, tagged.parity
-    if (parity == NO_LABELS).all():
+    if (parity == EVERY_PLY).all():
         return
     replayed = (games.status == replay.USED) & (games.plies > 0)
-    # games without a labelled move
-    games.status[replayed & (games.plies <= parity) & (parity != NO_LABELS)] = replay.NO_MOVES
-    first = np.flatnonzero((rows.ply == parity[rows.game]) & (parity[rows.game] != NO_LABELS))
+    games.status[replayed & (games.plies <= parity) & (parity != EVERY_PLY)] = replay.NO_MOVES
+    first = np.flatnonzero((rows.ply == parity[rows.game]) & (parity[rows.game] != EVERY_PLY))
     games.identity[rows.game[first]] = splitmix64(rows.key[first])
 
 
-def _drop_games_without_evals(rows: replay.Rows, tagged: Tagged) -> None:
-    """Mark the games without any evaluation; the row filter drops their rows."""
+def _drop_games_without_evals(rows: replay.Rows, tagged: TaggedGames) -> None:
+    """Mark the games without any evaluation as dropped; the row filter drops their rows."""
     evaluated = np.zeros(len(tagged.games.status), dtype=np.bool_)
     evaluated[rows.game[rows["eval"] != NO_EVAL]] = True
     replayed = np.unique(rows.game)
     tagged.games.status[replayed[~evaluated[replayed]]] = GAME_STATUS.index("filter: no evals")
 
 
-def _row_status(rows: replay.Rows, tagged: Tagged, config: IngestConfig) -> NDArray[np.uint8]:
+def _filter_rows(rows: replay.Rows, tagged: TaggedGames, config: IngestConfig) -> NDArray[np.uint8]:
     """Return the outcome of each row, an index into ROW_STATUS."""
     status = np.full(len(rows), KEPT, dtype=np.uint8)
     if config.evals_only:
         _drop_games_without_evals(rows, tagged)
-    wanted = tagged.parity[rows.game]
-    status[(wanted != NO_LABELS) & (rows.ply % 2 != wanted)] = NOT_LABELLED
+    parity = tagged.parity[rows.game]
+    status[(parity != EVERY_PLY) & (rows.ply % 2 != parity)] = NOT_LABELLED
     columns = RowColumns(rows, tagged, config.seed, status)
     apply_filters(ROW_FILTERS, columns, config, status, ROW_STATUS)
     return status
 
 
 def _count_outcomes(status: NDArray[np.uint8], names: Sequence[str]) -> Counter[str]:
-    """Count the games or rows of each outcome that occurs."""
+    """Count the games or rows of each outcome, without the outcomes that do not occur."""
     counts = np.bincount(status, minlength=len(names)).tolist()
     return +Counter(dict(zip(names, counts, strict=True)))
 
 
 def assign_splits(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
-    """Return the split of each game, an index into SPLITS, from the hash of its moves."""
+    """Return the split of each game, an index into SPLITS, by the hash of its moves."""
     bounds = config.test_share, config.test_share + config.val_share
     return (2 - np.searchsorted(bounds, to_unit_interval(identity), side="right")).astype(np.uint8)
 
 
 def pack_rows(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Return the packed positions of rows, uint64[R, W] (dataset/files/stored_planes.py)."""
+    """Pack the positions of rows, uint64[R, W], as dataset/files/stored_planes.py describes."""
     out_WR = np.empty((PACKED_WORDS, len(rows["black"])), dtype=np.uint64)
     for bit in range(PACKED_PIECE_WORDS):
         out_WR[bit] = rows[f"codes_{bit}"]
@@ -198,17 +199,17 @@ def pack_rows(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     return out_WR.T
 
 
-def _columns(
-    tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int
+def _make_columns(
+    tagged: TaggedGames, rows: Mapping[str, NDArray[Any]], first_game: int
 ) -> dict[str, NDArray[Any]]:
-    """Return the columns of rows, including those copied from their games."""
+    """Return the columns of a shard for rows: their own, and those copied from their games."""
     columns = {name: rows[name] for name in replay.REPLAYED}
     game = rows["game"].astype(np.int64)
     elo_G2 = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535)
     elo_G2, black = elo_G2.astype(np.uint16), rows["black"]
     columns["game"] = make_game_column(game, first_game)
     columns["elo"], columns["opponent_elo"] = elo_G2[game, black], elo_G2[game, 1 - black]
-    # -1 becomes the largest value, which stands for null
+    # -1 becomes the largest unsigned value, which stands for null
     columns["base"] = tagged.games.base.astype(np.uint16)[game]
     columns["increment"] = tagged.increment.astype(np.uint8)[game]
     return columns
@@ -217,42 +218,43 @@ def _columns(
 def _write_block(
     publish: Publish,
     task: ChunkTask,
-    tagged: Tagged,
+    tagged: TaggedGames,
     rows: replay.Rows,
     status: NDArray[np.uint8],
     block: int,
 ) -> list[dict[str, Any]]:
-    """Write the kept rows of a block, one shard per split; return the manifest entries."""
+    """Shuffle the kept rows of a block and write a shard per split; return the manifest entries."""
     filled = len(status)
     splits = assign_splits(tagged.games.identity, task.config)[rows.game[:filled]]
     splits[status != KEPT] = len(SPLITS)
     files, entries = task.folder.files, []
     history = task.config.history if not tagged.is_evaluations else 1
-    earlier_RH = replay.earlier_moves(rows, filled, history)
+    earlier_RH = replay.collect_earlier_moves(rows, filled, history)
     for number, split in enumerate(SPLITS):
-        picked = np.flatnonzero(splits == number)
-        if not len(picked):
+        indices = np.flatnonzero(splits == number)
+        if not len(indices):
             continue
         seed = (task.config.seed, task.chunk.index, block, number)
-        picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
-        taken = Records(rows.view(replay.ROW, np.ndarray)).take(picked)
-        columns = _columns(tagged, taken, task.chunk.first_game)
-        columns |= make_earlier_columns(earlier_RH, picked)
+        indices = np.random.Generator(np.random.PCG64(seed)).permutation(indices)
+        shuffled = Records(rows.view(replay.ROW, np.ndarray)).take(indices)
+        columns = _make_columns(tagged, shuffled, task.chunk.first_game)
+        columns |= make_earlier_columns(earlier_RH, indices)
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
-        write = partial(write_packed_rows, pack_rows(taken), columns, task.config.planes)
-        entries.append(asdict(publish(files, name, len(picked), write)) | {"split": split})
+        write = partial(write_packed_rows, pack_rows(shuffled), columns, task.config.planes)
+        entries.append(asdict(publish(files, name, len(indices), write)) | {"split": split})
     return entries
 
 
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
-    """Turn a chunk into shards and a note; return the note and the number of new rows.
+    """Turn a chunk into shards and a note; return the note with `fresh_rows`, the rows made now.
 
-    Raises OtherDumpError if an existing note is of other text, DatasetError if of other settings.
+    A chunk that has a note is not encoded again. Raises OtherDumpError if the note is of another
+    text, and DatasetError if it is of other settings.
     """
-    parts = task.folder.notes
-    note = parts / part_name(task.chunk.index)
+    notes = task.folder.notes
+    note = notes / note_name(task.chunk.index)
     digest = hashlib.sha256(task.chunk.text).hexdigest()
-    made_by = {"config": config_digest(task.config), "rows_version": ROWS_VERSION}
+    made_by = {"config": hash_config(task.config), "rows_version": ROWS_VERSION}
     if note.exists():
         done = read_chunk_note(note)
         if done["text_sha256"] != digest:
@@ -271,7 +273,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         tagged = read_games(text, starts, config.player)
     games = GameColumns(tagged.text, tagged, config.seed)
     apply_filters(GAME_FILTERS, games, config, tagged.games.status, GAME_STATUS)
-    rows = _row_buffer()
+    rows = _get_row_buffer()
     files: list[dict[str, Any]] = []
     outcomes: Counter[str] = Counter()
     collisions = game = block = 0
@@ -280,15 +282,17 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             game, filled = _read_rows(tagged, game, rows)
             replayed: Any = rows[:filled]
             _identify_by_position(replayed, tagged)
-            status = _row_status(replayed, tagged, config)
+            status = _filter_rows(replayed, tagged, config)
             outcomes += _count_outcomes(status, ROW_STATUS)
             files += _write_block(publish, task, tagged, rows, status, block)
             collisions += int(np.isin(replayed.promotion[status == KEPT], (2, 3, 4)).sum())
             block += 1
-        table = games_table(tagged, text, task.chunk, assign_splits(tagged.games.identity, config))
-        write = partial(pq.write_table, table, **write_options(table.schema))
-        publish(parts, f"games-{task.chunk.index:05d}.parquet", len(table), write)
-    total = outcomes.pop(ROW_STATUS[KEPT], 0)
+        table = build_games_table(
+            tagged, text, task.chunk, assign_splits(tagged.games.identity, config)
+        )
+        write = partial(pq.write_table, table, **choose_write_options(table.schema))
+        publish(notes, f"games-{task.chunk.index:05d}.parquet", len(table), write)
+    kept = outcomes.pop(ROW_STATUS[KEPT], 0)
     result = {
         "chunk": task.chunk.index,
         "text_sha256": digest,
@@ -296,12 +300,12 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "games": len(starts),
         "status": dict(_count_outcomes(tagged.games.status, GAME_STATUS)),
         "examples": find_examples(tagged, text, task.chunk),
-        "rows": total,
+        "rows": kept,
         "rows_dropped": dict(outcomes),
         "label_collisions": collisions,
         "files": files,
     }
-    if config.player and not total:  # for the error message if no chunk has a move by these players
-        result["names"] = count_names(text, tagged.spans, MAX_NAMES)
-    publish_json(parts, note.name, result)
-    return {**result, "fresh_rows": total}
+    if config.player and not kept:  # for the error message if no chunk has a move by the players
+        result["names"] = count_names(text, tagged.spans, MAX_NOTED_NAMES)
+    publish_json(notes, note.name, result)
+    return {**result, "fresh_rows": kept}

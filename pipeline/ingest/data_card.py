@@ -1,4 +1,4 @@
-"""Write the data card of a dataset from its manifest and the counts of its games."""
+"""Describe a dataset in Markdown (its data card), from the manifest and counts of its games."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from pipeline.storage.tables import escape_markdown, format_markdown_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 COUNTED_COLUMNS = ("split", "result", "time_control", "termination")
-"""Columns of the games table with counted values."""
+"""Columns of the games table whose values are counted."""
 QUANTILE_COLUMNS = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
-"""16-bit quantities with quantiles in the card, and their columns in the games table."""
-MAX_VALUES = 1 << 16
-"""Maximum number of distinct values counted per column. Only a hostile dump has more; then the most
-frequent ones are kept."""
+"""Quantities of 16 bits whose quantiles are shown, with their columns in the games table."""
+MAX_COUNTED_VALUES = 1 << 16
+"""Maximum number of distinct values to count in a column. Only hostile dumps have more, of which
+the most frequent ones are kept."""
 
 
 class GameCounts:
@@ -26,7 +26,7 @@ class GameCounts:
 
     def __init__(self) -> None:
         self.values: dict[str, Counter[Any]] = {name: Counter() for name in COUNTED_COLUMNS}
-        self.numbers: dict[str, NDArray[np.int64]] = {
+        self.histograms: dict[str, NDArray[np.int64]] = {
             name: np.zeros(1 << 16, dtype=np.int64) for name in QUANTILE_COLUMNS
         }
 
@@ -37,56 +37,56 @@ class GameCounts:
         for name, counter in self.values.items():
             for pair in pc.value_counts(games[name]).to_pylist():
                 counter[pair["values"]] += pair["counts"]
-            if len(counter) > MAX_VALUES:
-                self.values[name] = Counter(dict(counter.most_common(MAX_VALUES // 2)))
+            if len(counter) > MAX_COUNTED_VALUES:
+                self.values[name] = Counter(dict(counter.most_common(MAX_COUNTED_VALUES // 2)))
         for name, columns in QUANTILE_COLUMNS.items():
             for column in columns:
                 present = games[column].drop_null()
                 if len(present):
-                    self.numbers[name] += np.bincount(present.to_numpy(), minlength=1 << 16)
+                    self.histograms[name] += np.bincount(present.to_numpy(), minlength=1 << 16)
 
-    def shares(self, name: str, rows: int) -> list[dict[str, Any]]:
-        """Return the count and share of games for the most frequent values of a column."""
+    def list_frequent(self, name: str, limit: int) -> list[dict[str, Any]]:
+        """Return the most frequent values of a column with their numbers and shares of games."""
         counter = self.values[name]
         ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0] is not None, item[0]))
         total = counter.total()
         return [
             {name: value, "games": count, "%": round(count * 100 / total, 1)}
-            for value, count in ordered[:rows]
+            for value, count in ordered[:limit]
         ]
 
-    def quantiles(self, name: str) -> list[int | None]:
-        """Return the QUANTILES of a quantity, each the nearest value; None without values."""
-        ends = self.numbers[name].cumsum()
-        if not ends[-1]:
+    def compute_quantiles(self, name: str) -> list[int | None]:
+        """Return the QUANTILES of a quantity, by the nearest rank; None without values."""
+        cumulative = self.histograms[name].cumsum()
+        if not cumulative[-1]:
             return [None] * len(QUANTILES)
-        places = np.rint(np.array(QUANTILES) * (ends[-1] - 1))
-        return [int(value) for value in np.searchsorted(ends, places, side="right")]
+        ranks = np.rint(np.array(QUANTILES) * (cumulative[-1] - 1))
+        return [int(value) for value in np.searchsorted(cumulative, ranks, side="right")]
 
 
-def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
-    """Return a dataset's description in Markdown."""
+def format_data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
+    """Return the data card of a dataset."""
     splits = [
         {"split": split, "games": count, "positions": manifest["positions"][split]}
         for split, count in sorted(games.values["split"].items())
     ]
-    spread = [
+    ratings, lengths = (games.compute_quantiles(name) for name in ("rating", "plies"))
+    quantiles = [
         {"quantile": quantile, "rating": rating, "plies": plies}
-        for quantile, rating, plies in zip(
-            QUANTILES, games.quantiles("rating"), games.quantiles("plies"), strict=True
-        )
+        for quantile, rating, plies in zip(QUANTILES, ratings, lengths, strict=True)
     ]
     read, used, reasons = (manifest["games"][name] for name in ("read", "used", "dropped"))
-    dropped = []
+    dropped_games = []
     for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
         first = manifest.get("examples", {}).get(reason, {"where": "", "text": ""})
         row = {"dropped": reason, "games": count}
-        dropped.append(row | {"first at": first["where"], "text": first["text"]})
-    refused = ", ".join(
+        dropped_games.append(row | {"first at": first["where"], "text": first["text"]})
+    dropped_positions = ", ".join(
         f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items()
     )
     sources = (
-        f"- {escape_markdown(one['name'])}, sha256 `{one['sha256']}`" for one in manifest["sources"]
+        f"- {escape_markdown(dump['name'])}, sha256 `{dump['sha256']}`"
+        for dump in manifest["sources"]
     )
     parts = [
         f"# {manifest['positions']['total']:,} positions of {used:,} games",
@@ -98,11 +98,13 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
         "the promotion to a queen. `fianchetto audit` counts duplicate positions, and test "
         "positions that also occur in train.",
         "## Splits, by a hash of each game's moves\n\n" + format_markdown_table(splits),
-        "## Ratings of players, lengths of games\n\n" + format_markdown_table(spread),
-        "## Results (White's)\n\n" + format_markdown_table(games.shares("result", 3)),
-        "## Time controls\n\n" + format_markdown_table(games.shares("time_control", 12)),
-        "## Terminations\n\n" + format_markdown_table(games.shares("termination", 8)),
-        "## Dropped games\n\n" + (format_markdown_table(dropped) if dropped else "None."),
-        *([f"## Dropped positions of used games\n\n{refused}"] if refused else []),
+        "## Ratings of players, lengths of games\n\n" + format_markdown_table(quantiles),
+        "## Results (White's)\n\n" + format_markdown_table(games.list_frequent("result", 3)),
+        "## Time controls\n\n" + format_markdown_table(games.list_frequent("time_control", 12)),
+        "## Terminations\n\n" + format_markdown_table(games.list_frequent("termination", 8)),
+        "## Dropped games\n\n"
+        + (format_markdown_table(dropped_games) if dropped_games else "None."),
     ]
+    if dropped_positions:
+        parts.append(f"## Dropped positions of used games\n\n{dropped_positions}")
     return "\n\n".join(parts) + "\n"

@@ -1,8 +1,8 @@
-"""Estimate the result of an ingest from the start of the dumps: games, positions, bytes, minutes.
+"""Estimate the result of an ingest (games, positions, bytes, minutes) from the start of the dumps.
 
     first megabytes of text -> ingest into a temporary folder -> scale by the length of the text
 
-The rest of a dump is assumed to be like its beginning.
+The rest of each dump is assumed to be like its beginning.
 """
 
 import tempfile
@@ -19,11 +19,13 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import choose_chunk_size, ingest
 
 SAMPLE_BYTES = 24 << 20
-"""Bytes of text to read."""
-BLOCK = 1 << 18
-SPEED_UP = 0.9
+"""Bytes of text to read from each dump."""
+READ_BYTES = 1 << 18
+"""Bytes of text to read at a time."""
+SPEED_UP_PER_WORKER = 0.9
 """Speed-up per additional worker."""
-WARM_UP = '[Event "?"]\n[Result "1-0"]\n\n1. e4 1-0\n\n'
+WARM_UP_GAME = '[Event "?"]\n[Result "1-0"]\n\n1. e4 1-0\n\n'
+"""Game that is ingested first, so that loading the kernels is not timed."""
 
 
 def estimate(
@@ -34,11 +36,11 @@ def estimate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Estimate the result of `ingest` with the same sources; nothing is kept on disk.
+    """Estimate the result of `ingest` with the same sources, and keep nothing on disk.
 
-    `dropped` and `positions_dropped` are shares by reason; `basis` says how much of the text was
-    read. Raises DumpError, ConfigError for evaluated positions, and DatasetError if the filters
-    drop all games that were read.
+    `basis` of the result says how much of the text was read. `dropped` and `positions_dropped` are
+    shares by reason. Raises DumpError, ConfigError for evaluated positions, and DatasetError if the
+    filters drop all games that were read.
     """
     config = config or IngestConfig()
     if not sources:
@@ -47,23 +49,24 @@ def estimate(
     with tempfile.TemporaryDirectory(prefix="fianchetto-estimate-") as folder:
         paths = [Path(folder) / f"{number}.pgn" for number in range(len(sources))]
         lengths = [_copy_head(name, path, stop) for name, path in zip(sources, paths, strict=True)]
-        taken = sum(path.stat().st_size for path in paths)
+        bytes_read = sum(path.stat().st_size for path in paths)
         manifest, seconds = _ingest_heads(paths, Path(folder), config, progress, stop)
-    known = [length for length in lengths if length is not None]
-    whole, basis = sum(known), "all of the text"
-    if len(known) < len(lengths):
-        whole, basis = taken, "the beginning of a text of unknown length: the rest is not counted"
-    elif taken < whole:
-        basis = f"the first {taken / whole:.1%} of the text: the rest may differ"
-    factor, games, positions = whole / taken, manifest["games"], manifest["positions"]["total"]
-    dropped = manifest["positions_dropped"]
+    known_lengths = [length for length in lengths if length is not None]
+    text_bytes, basis = sum(known_lengths), "all of the text"
+    if len(known_lengths) < len(lengths):
+        text_bytes = bytes_read
+        basis = "the beginning of a text of unknown length: the rest is not counted"
+    elif bytes_read < text_bytes:
+        basis = f"the first {bytes_read / text_bytes:.1%} of the text: the rest may differ"
+    factor, games = text_bytes / bytes_read, manifest["games"]
+    positions, dropped = manifest["positions"]["total"], manifest["positions_dropped"]
     return {
         "basis": basis,
         "games_read": round(games["read"] * factor),
         "games_kept": round(games["used"] * factor),
         "positions": round(positions * factor),
         "gigabytes": sum(entry["bytes"] for entry in manifest["files"]) * factor / 1e9,
-        "minutes": seconds * factor / 60 / (1 + SPEED_UP * (workers - 1)),
+        "minutes": seconds * factor / 60 / (1 + SPEED_UP_PER_WORKER * (workers - 1)),
         "dropped": {name: count / games["read"] for name, count in games["dropped"].items()},
         "positions_dropped": {
             name: count / (positions + sum(dropped.values())) for name, count in dropped.items()
@@ -72,7 +75,7 @@ def estimate(
 
 
 def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
-    """Copy a dump's first games; return the bytes of its whole text, None if unknown."""
+    """Copy a dump's first games to `path`; estimate the bytes of its text, None if unknown."""
     source = Source(name, stop)
     stream = source.open()
     if source.is_evaluations:
@@ -82,37 +85,38 @@ def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
             "--sample 0.01"
         )
     text, block = bytearray(), b"-"
-    is_packed = bool(source.compression or source.input)
-    rate = 0.0 if is_packed else 1.0
+    is_converted = bool(source.compression or source.input)
+    ratio = 0.0 if is_converted else 1.0  # bytes of text per byte of the file
     while block and len(text) < SAMPLE_BYTES:
-        raw = source.bytes_read
+        file_bytes = source.bytes_read
         try:
-            block = stream.read(BLOCK) or b""
+            block = stream.read(READ_BYTES) or b""
         except OSError:  # damage ends the text
             block = b""
-        if is_packed and 0 < raw < source.bytes_read:  # bytes read so far are decompressed
-            rate = len(text) / raw
+        # when the file is read further, all bytes before have become text
+        if is_converted and 0 < file_bytes < source.bytes_read:
+            ratio = len(text) / file_bytes
         text += block
-    size, raw = source.size, source.bytes_read
+    size, file_bytes = source.size, source.bytes_read
     source.close()
     last = max(text.rfind(b"\n\n[Event "), text.rfind(b"\n\r\n[Event "))
     path.write_bytes(text[:last] + b"\n\n" if block and last > 0 else text)
     if not block:
         return path.stat().st_size
-    return size * (rate or len(text) / raw) if size else None
+    return size * (ratio or len(text) / file_bytes) if size else None
 
 
 def _ingest_heads(
     paths: Sequence[Path], folder: Path, config: IngestConfig, progress: Progress, stop: Stop
 ) -> tuple[Mapping[str, Any], float]:
     """Ingest the copied games; return the manifest and the seconds without loading kernels."""
-    warm, sources = folder / "warm.pgn", [str(path) for path in paths]
-    warm.write_text(WARM_UP)
-    ingest([str(warm)], folder / "warm", IngestConfig(test_share=0, val_share=0), workers=1)
-    began = time.perf_counter()
+    warm_up, sources = folder / "warm.pgn", [str(path) for path in paths]
+    warm_up.write_text(WARM_UP_GAME)
+    ingest([str(warm_up)], folder / "warm", IngestConfig(test_share=0, val_share=0), workers=1)
+    start = time.perf_counter()
     try:
         manifest = ingest(sources, folder / "out", config, workers=1, progress=progress, stop=stop)
     except DatasetError as error:
         reasons = str(error).partition(": ")[2]
         raise DatasetError(f"no position of the text read would be kept: {reasons}") from error
-    return manifest, time.perf_counter() - began
+    return manifest, time.perf_counter() - start

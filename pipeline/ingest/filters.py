@@ -1,15 +1,15 @@
 """Filters of games and positions, in one table.
 
-    tags -> game filters -> replay -> position filters
+    tags -> game filters -> replay -> row filters
 
 To add a filter:
-1. Add its setting to Filters; the default keeps everything.
+1. Add its setting to Filters, with a default that keeps everything.
 2. Add a row to GAME_FILTERS or ROW_FILTERS. If it needs a column that no filter reads yet, add a
    method to GameColumns or RowColumns.
 
-Filters are applied in the order of the table, and a dropped game or position is counted under the
-first reason. The outcome depends only on the game's text and the configuration, so the number of
-workers and the chunk size do not matter.
+Filters are applied in the order of the table, and a dropped game or row is counted under the first
+reason. The outcome depends only on the game's text and the configuration, so the number of workers
+and the chunk size do not matter.
 
 Axes: G games, R rows of the replayed games.
 """
@@ -28,26 +28,32 @@ from model.settings import Count, settings
 from pipeline.dataset.hashing import splitmix64, to_unit_interval
 from pipeline.dataset.strata import TIME_CLASSES, classify_speeds
 from pipeline.errors import ConfigError
-from pipeline.ingest.games import NO_LABELS, Tagged, map_values, match_texts
+from pipeline.ingest.games import (
+    EVERY_PLY,
+    TaggedGames,
+    find_date_spans,
+    map_values,
+    match_texts,
+)
 from pipeline.pgn import replay, tags
 from pipeline.pgn.text import NO_EVAL
 
 SPEEDS = (*(name.lower() for name in TIME_CLASSES[:-1]), "correspondence")
-"""Classes of time control; the last is for the TimeControl `-`, which Lichess writes for games
+"""Classes of time control. The last one is for the TimeControl `-`, which Lichess writes for games
 without a clock."""
 TERMINATIONS = (
     *("normal", "time forfeit", "abandoned", "adjudication"),
     *("death", "emergency", "rules infraction", "unterminated"),
 )
-"""Values of the tag Termination (PGN standard, 9.8.1). Lichess capitalizes them."""
+"""Values of the tag Termination in the PGN standard (9.8.1), in lower case."""
 
 NAMES_HOLD_COMMAS = {"commas": False}
-"""Field metadata that tells the command line not to split names such as "Carlsen, Magnus"."""
+"""Metadata of a field that tells the command line not to split names like "Carlsen, Magnus"."""
 
 
 @settings(ConfigError)
 class Filters:
-    """Settings of the filters; the defaults keep everything. The manifest counts dropped games."""
+    """Settings of the filters; the defaults keep everything."""
 
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
     """Keep only the moves of these players, named exactly as in the tags White and Black; default:
@@ -60,11 +66,11 @@ class Filters:
     """Keep only games whose tag Event begins with "Rated". Casual games are often not played to
     win."""
     exclude_bots: bool = False
-    """Drop games in which a player has the title BOT or is named lichess AI."""
+    """Drop games in which a player has the title BOT or a name that begins with "lichess AI"."""
     speeds: tuple[str, ...] = ()
-    """Time controls to keep, such as `blitz,rapid`; default: all. The classes by base + 40 x
-    increment are ultrabullet (below 30 s), bullet (180), blitz (480), rapid (1500), classical and
-    correspondence."""
+    """Time controls to keep, such as `blitz,rapid`; default: all. By base + 40 x increment, a game
+    is ultrabullet (below 30 s), bullet (below 180 s), blitz (below 480 s), rapid (below 1500 s) or
+    classical. Games without a clock are correspondence."""
     since: str = ""
     """Keep games from this day on, such as 2024-01-31. Games without a complete date are then
     dropped."""
@@ -72,23 +78,22 @@ class Filters:
     """Keep games up to this day, such as 2024-01-31. Games without a complete date are then
     dropped."""
     evals_only: bool = False
-    """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped
-    before replay."""
+    """Keep only positions with an engine's evaluation ([%eval]), and games that have any."""
     terminations: tuple[str, ...] = ()
     """Values of the Termination tag to keep, such as `normal,time forfeit`; default: all. The other
     values are abandoned, adjudication, death, emergency, rules infraction and unterminated."""
     skip_plies: Count = 0
-    """Number of half-moves to skip at the start of a game, since openings are mostly duplicates."""
+    """Number of half-moves to skip at the start of each game, since many games share an opening."""
     min_clock: Count = 0
     """Minimum seconds on the mover's clock, since moves in time trouble are poor examples; 0 keeps
     all. Positions without a clock are kept."""
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of games to keep, from 0 to 1. A hash of the movetext and the seed chooses them, so a
+    """Share of games to keep, from 0 to 1. A hash of the moves and the seed chooses them, so a
     smaller share keeps a subset of the games of a larger one. For evaluated positions, the share of
     row groups to read."""
     positions_per_game: Count = 0
-    """Maximum number of rows per game, chosen by a hash, since neighboring positions are nearly
-    duplicates; 0 for all."""
+    """Maximum number of positions per game, chosen by a hash, since neighboring positions are
+    nearly duplicates; 0 for all."""
 
     def __post_init__(self) -> None:
         if self.max_elo and self.max_elo < self.min_elo:
@@ -97,13 +102,16 @@ class Filters:
             raise ConfigError(f"speeds: {wrong[0]!r} is not one of {', '.join(SPEEDS)}")
         if wrong := [word for word in self.terminations if word not in TERMINATIONS]:
             raise ConfigError(f"terminations: {wrong[0]!r} is not one of {', '.join(TERMINATIONS)}")
-        first, last = day(self.since, "since"), day(self.until, "until")
+        first, last = parse_day(self.since, "since"), parse_day(self.until, "until")
         if first and last and last < first:
             raise ConfigError(f"until {self.until} is before since {self.since}")
 
 
-def day(text: str, name: str) -> int:
-    """Convert YYYY-MM-DD to the number YYYYMMDD, 0 for ""; raises ConfigError."""
+def parse_day(text: str, name: str) -> int:
+    """Convert YYYY-MM-DD to the number YYYYMMDD, and "" to 0.
+
+    Raises ConfigError, in which `name` is the setting.
+    """
     if not text:
         return 0
     try:
@@ -119,10 +127,10 @@ def day(text: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GameColumns:
-    """Columns [G] of a chunk's games, each computed when a filter needs it."""
+    """Columns of a chunk's games, [G] unless stated; each is computed when a filter needs it."""
 
     text: NDArray[np.uint8]
-    tagged: Tagged
+    tagged: TaggedGames
     seed: int
 
     def elo(self) -> NDArray[np.int32]:
@@ -135,42 +143,39 @@ class GameColumns:
 
     def has_bot(self) -> NDArray[np.bool_]:
         """Return whether a player is a bot."""
-        found = np.zeros(len(self.tagged.spans), dtype=np.bool_)
+        has_bot = np.zeros(len(self.tagged.spans), dtype=np.bool_)
         for title, name in ((tags.WHITE_TITLE, tags.WHITE), (tags.BLACK_TITLE, tags.BLACK)):
-            found |= self._matches(title, lambda text: text == "BOT")
-            found |= self._matches(name, lambda text: text.lower().startswith("lichess ai"))
-        return found
+            has_bot |= self._matches(title, lambda text: text == "BOT")
+            has_bot |= self._matches(name, lambda text: text.lower().startswith("lichess ai"))
+        return has_bot
 
     def speed(self) -> NDArray[np.str_]:
-        """Return the class of the time control, one of SPEEDS, "" if unknown."""
+        """Return the class of the time control, one of SPEEDS, or "" if it is unknown."""
         base = self.tagged.games.base
-        unclocked = self._matches(tags.TIME_CONTROL, lambda control: control.strip() == "-")
+        is_unclocked = self._matches(tags.TIME_CONTROL, lambda control: control.strip() == "-")
         classes = classify_speeds(base, self.tagged.increment)
-        names = np.array((*SPEEDS, ""))
-        return names[np.where(base >= 0, classes, np.where(unclocked, -2, -1))]
+        names = np.array((*SPEEDS, ""))  # -2 is correspondence, -1 is unknown
+        return names[np.where(base >= 0, classes, np.where(is_unclocked, -2, -1))]
 
     def termination(self) -> NDArray[Any]:
-        """Return the Termination in lower case, without surrounding blanks."""
+        """Return the tag Termination in lower case, without surrounding blanks."""
         spans = self.tagged.spans[:, tags.TERMINATION]
         return map_values(self.text, spans, lambda text: text.strip().lower(), np.object_)
 
     def date(self, unknown: int = 0) -> NDArray[np.int64]:
-        """Return the date as YYYYMMDD, `unknown` if it is incomplete."""
-        spans = self.tagged.spans
-        has_utc = spans[:, [tags.UTC_DATE], 1] > 0
-        spans = np.where(has_utc, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
+        """Return the date as the number YYYYMMDD, or `unknown` if it is incomplete."""
 
-        def number(text: str) -> int:
+        def parse_date(text: str) -> int:
             found = re.fullmatch(r"(\d{4}).(\d\d).(\d\d)", text, re.ASCII)
-            parts = [int(part) for part in found.groups()] if found else [0]
-            return int(f"{parts[0]}{parts[1]:02}{parts[2]:02}") if all(parts) else unknown
+            year, month, day = (int(part) for part in found.groups()) if found else (0, 0, 0)
+            return year * 10_000 + month * 100 + day if year and month and day else unknown
 
-        return map_values(self.text, spans, number, np.int64)
+        return map_values(self.text, find_date_spans(self.tagged.spans), parse_date, np.int64)
 
-    def draw(self) -> NDArray[np.float64]:
-        """Return a number in [0, 1) from a hash of the stripped movetext and the seed.
+    def sample_value(self) -> NDArray[np.float64]:
+        """Return a pseudo-random number in [0, 1): a hash of the stripped movetext and the seed.
 
-        Returns 0 for evaluated positions, which are sampled when they are read.
+        It is 0 for evaluated positions, which are sampled when they are read.
         """
         games = self.tagged.games
         if self.tagged.is_evaluations:
@@ -183,7 +188,7 @@ class GameColumns:
         return to_unit_interval(splitmix64(hashes, self.seed))
 
     def has_eval(self) -> NDArray[np.bool_]:
-        """Return whether the movetext of a kept game may contain an evaluation."""
+        """Return whether the movetext may contain an evaluation; False for dropped games."""
         games, whole = self.tagged.games, self.text.tobytes()
         found = np.full(len(games.status), self.tagged.is_evaluations)
         if self.tagged.is_evaluations:
@@ -198,34 +203,34 @@ class GameColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Columns [R] of replayed positions, each computed when a filter needs it."""
+    """Columns of replayed rows, [R]; each is computed when a filter needs it."""
 
     rows: replay.Rows
-    tagged: Tagged
+    tagged: TaggedGames
     seed: int
-    reason: NDArray[np.uint8]
+    status: NDArray[np.uint8]
     """Outcome of the earlier filters, an index into ROW_STATUS."""
 
     def is_move_of_player(self) -> NDArray[np.bool_]:
         """Return whether the mover is one of the wanted players."""
-        own: NDArray[np.bool_] = self.tagged.is_player[
+        is_wanted: NDArray[np.bool_] = self.tagged.is_player[
             self.rows.game, self.rows["black"].astype(np.int64)
         ]
-        return own
+        return is_wanted
 
     def game_ply(self) -> NDArray[np.int64]:
-        """Return the number of half-moves before this one, the maximum for rows outside games."""
-        no_game = self.tagged.parity[self.rows.game] != NO_LABELS
-        return np.where(no_game, np.iinfo(np.int64).max, self.rows.ply)
+        """Return the number of earlier half-moves in the game; the maximum for rows of no game."""
+        is_no_game = self.tagged.parity[self.rows.game] != EVERY_PLY
+        return np.where(is_no_game, np.iinfo(np.int64).max, self.rows.ply)
 
     def rank_in_game(self) -> NDArray[np.int64]:
-        """Return the rank of each kept row, from 0, in a random order of its game's rows."""
+        """Return each kept row's place, from 0, in a random order of its game's kept rows."""
         game, ply = self.rows.game, self.rows.ply.astype(np.uint64)
-        drawn = splitmix64(self.tagged.games.identity[game] ^ (ply << np.uint64(48)), self.seed)
-        rank, kept = np.full(len(game), -1), np.flatnonzero(self.reason == KEPT)
-        order = kept[np.lexsort((drawn[kept], game[kept]))]
-        _, begins, counts = np.unique(game[order], return_index=True, return_counts=True)
-        rank[order] = np.arange(len(order)) - np.repeat(begins, counts)
+        hashes = splitmix64(self.tagged.games.identity[game] ^ (ply << np.uint64(48)), self.seed)
+        rank, kept = np.full(len(game), -1), np.flatnonzero(self.status == KEPT)
+        order = kept[np.lexsort((hashes[kept], game[kept]))]
+        _, first, counts = np.unique(game[order], return_index=True, return_counts=True)
+        rank[order] = np.arange(len(order)) - np.repeat(first, counts)
         return rank
 
 
@@ -233,43 +238,45 @@ class RowColumns:
 
 
 class Filter(NamedTuple):
-    """A filter of games or positions."""
+    """A filter of games or rows."""
 
     setting: str
-    """Field of Filters; the filter applies unless it has its default."""
+    """Field of Filters that controls it; the filter is off if the field has its default."""
     reason: str
-    """Name in the manifest and the games table, after `filter: `."""
-    refuses: Callable[[Filters, Any], NDArray[np.bool_]]
-    """Return a mask of the games or rows to drop, given the settings and GameColumns or
+    """Name of the filter in the manifest and the games table, where `filter: ` precedes it."""
+    select: Callable[[Filters, Any], NDArray[np.bool_]]
+    """Return a mask of the games or rows to drop, from the settings and GameColumns or
     RowColumns."""
 
 
 GAME_FILTERS = (
-    Filter("player", "player", lambda its, games: ~games.tagged.is_player.any(axis=1)),
-    Filter("min_elo", "elo", lambda its, games: games.elo().min(axis=1) < its.min_elo),
-    Filter("max_elo", "elo", lambda its, games: games.elo().max(axis=1) > its.max_elo),
-    Filter("rated_only", "casual", lambda its, games: ~games.is_rated()),
-    Filter("exclude_bots", "bot", lambda its, games: games.has_bot()),
-    Filter("speeds", "speed", lambda its, games: ~np.isin(games.speed(), its.speeds)),
+    Filter("player", "player", lambda config, games: ~games.tagged.is_player.any(axis=1)),
+    Filter("min_elo", "elo", lambda config, games: games.elo().min(axis=1) < config.min_elo),
+    Filter("max_elo", "elo", lambda config, games: games.elo().max(axis=1) > config.max_elo),
+    Filter("rated_only", "casual", lambda config, games: ~games.is_rated()),
+    Filter("exclude_bots", "bot", lambda config, games: games.has_bot()),
+    Filter("speeds", "speed", lambda config, games: ~np.isin(games.speed(), config.speeds)),
     Filter(
         "terminations",
         "termination",
-        lambda its, games: ~np.isin(games.termination(), its.terminations),
+        lambda config, games: ~np.isin(games.termination(), config.terminations),
     ),
-    Filter("since", "date", lambda its, games: games.date() < day(its.since, "since")),
-    Filter("until", "date", lambda its, games: games.date(10**8) > day(its.until, "until")),
-    Filter("sample", "sample", lambda its, games: games.draw() >= its.sample),
-    Filter("evals_only", "no evals", lambda its, games: ~games.has_eval()),
+    Filter("since", "date", lambda config, games: games.date() < parse_day(config.since, "since")),
+    Filter(
+        "until", "date", lambda config, games: games.date(10**8) > parse_day(config.until, "until")
+    ),
+    Filter("sample", "sample", lambda config, games: games.sample_value() >= config.sample),
+    Filter("evals_only", "no evals", lambda config, games: ~games.has_eval()),
 )
 ROW_FILTERS = (
-    Filter("player", "another player's move", lambda its, rows: ~rows.is_move_of_player()),
-    Filter("skip_plies", "opening", lambda its, rows: rows.game_ply() < its.skip_plies),
-    Filter("min_clock", "clock", lambda its, rows: rows.rows["clock"] < its.min_clock),
-    Filter("evals_only", "no eval", lambda its, rows: rows.rows["eval"] == NO_EVAL),
+    Filter("player", "another player's move", lambda config, rows: ~rows.is_move_of_player()),
+    Filter("skip_plies", "opening", lambda config, rows: rows.game_ply() < config.skip_plies),
+    Filter("min_clock", "clock", lambda config, rows: rows.rows["clock"] < config.min_clock),
+    Filter("evals_only", "no eval", lambda config, rows: rows.rows["eval"] == NO_EVAL),
     Filter(
         "positions_per_game",
         "positions per game",
-        lambda its, rows: rows.rank_in_game() >= its.positions_per_game,
+        lambda config, rows: rows.rank_in_game() >= config.positions_per_game,
     ),
 )
 GAME_STATUS = (*replay.STATUS, *dict.fromkeys(f"filter: {row.reason}" for row in GAME_FILTERS))
@@ -280,27 +287,28 @@ ROW_STATUS = (
 )
 """Outcomes of a row, indexed by status: kept, or the reason it was dropped."""
 KEPT, NOT_LABELLED = 0, 1
+"""Indices of ROW_STATUS; KEPT is also the index of used games in GAME_STATUS."""
 
 
-def list_active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
-    """Return the filters with settings other than the defaults."""
-    defaults: dict[str, Any] = {one.name: one.default for one in fields(Filters)}
-    # an empty list, as read from JSON, also means no filter
+def list_active(table: tuple[Filter, ...], config: Filters) -> list[Filter]:
+    """Return the filters of a table whose settings are not the defaults."""
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(Filters)}
+    # settings read from JSON may have an empty list for the default ()
     return [
         row
         for row in table
-        if (getattr(settings, row.setting) or None) != (defaults[row.setting] or None)
+        if (getattr(config, row.setting) or None) != (defaults[row.setting] or None)
     ]
 
 
 def apply_filters(
     table: tuple[Filter, ...],
     columns: GameColumns | RowColumns,
-    settings: Filters,
+    config: Filters,
     status: NDArray[np.uint8],
     names: tuple[str, ...],
 ) -> None:
-    """Mark the dropped games or rows in `status`; the first reason is kept."""
-    for row in list_active(table, settings):
-        refused = row.refuses(settings, columns)
-        status[(status == KEPT) & refused] = names.index(f"filter: {row.reason}")
+    """Set the status of dropped games or rows to its index in `names`; the first reason counts."""
+    for row in list_active(table, config):
+        is_dropped = row.select(config, columns)
+        status[(status == KEPT) & is_dropped] = names.index(f"filter: {row.reason}")

@@ -1,4 +1,4 @@
-"""Turn dumps into a dataset: workers encode chunks and publish shards; the manifest comes last.
+"""Turn dumps into a dataset: workers encode chunks and publish shards, and the manifest comes last.
 
     dump -> chunks of whole games -> [worker: tags, replay, shuffle, shards]
          -> games.parquet -> manifest.json
@@ -22,14 +22,14 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION, MANIFEST
 from pipeline.dataset.files.manifest import list_damage, read_manifest
 from pipeline.dumps.chunks import read_chunks
-from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
+from pipeline.dumps.formats.evaluations import ENGINE_MOVE_INPUTS, Sample
 from pipeline.dumps.source import (
     STDIN,
     Source,
     expand_folders,
     is_same_file,
     require_dump,
-    short_name,
+    shorten_name,
 )
 from pipeline.errors import (
     ConfigError,
@@ -48,10 +48,10 @@ from pipeline.ingest.chunk import (
     ChunkTask,
     IngestConfig,
     encode_chunk,
-    part_name,
+    note_name,
     release_buffers,
 )
-from pipeline.ingest.manifest import build_manifest, plain_config
+from pipeline.ingest.manifest import build_manifest, config_to_json
 from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 from pipeline.storage.objects import fetch_version
 from pipeline.storage.preflight import require_utf8
@@ -59,12 +59,12 @@ from pipeline.storage.stores import is_url
 
 OTHER_OUT_REMEDY, WORK_IS_KEPT = "choose another --out", "finished work is kept"
 MAX_SOURCES = 1 << 16
-"""Maximum number of dumps, which the column `source` of `games.parquet` numbers."""
+"""Maximum number of dumps: their numbers are stored as uint16 in `games.parquet`."""
 CHUNK_SIZES = (8, 16, 32, 64)
 """Possible chunk sizes in MiB of text; larger dumps get larger chunks."""
 MAX_CHUNKS = 2_000
-"""Number of chunks above which a larger chunk size is chosen. Each chunk makes three shards, so
-these are about 6,000 files; a month of 200 GB has 9,400."""
+"""Number of chunks above which a larger chunk size is chosen. Each chunk makes three files, so this
+is about 6,000 files; with the largest chunk size, a month of 200 GB has 9,400."""
 UNPACKED_RATIO = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
 """Approximate bytes of PGN text per byte of an archive, by file suffix."""
 
@@ -79,17 +79,17 @@ def ingest(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Make a dataset of dumps in `out` and return its manifest.
+    """Turn dumps into a dataset in `out` and return its manifest.
 
     `sources` are paths, URLs (https://, s3://, gs://, hf://), folders of Parquet files, or `-` for
     standard input. `out` comes from `pipeline.storage.stores.parse_path`. A finished dataset of the
-    same sources and configuration is returned unchanged, and an unfinished one is continued.
-    `engine` runs the chunks instead of `workers` local processes.
+    same sources and configuration is left as it is, and an unfinished one is continued. `engine`
+    encodes the chunks; without it, `workers` local processes do, 0 for one per core.
 
-    Raises DumpError, FetchError, Stopped, DatasetError (`out` has other files or was made from
-    other sources, settings or code; no positions) and IngestError (full disk, lost network, two
-    ingests at once). Raises DamagedError if an archive is damaged; the dataset of all games before
-    the damage is then complete.
+    Raises DumpError, FetchError and Stopped; DatasetError if `out` has other files, if it was made
+    from other sources, settings or code, or if there are no positions; IngestError for a full disk,
+    a lost connection, or another ingest in `out`. Raises DamagedError if an archive is damaged,
+    after the dataset of all games before the damage has been completed.
     """
     config, sources = config or IngestConfig(), expand_folders(sources)
     if not 1 <= len(sources) <= MAX_SOURCES:
@@ -103,9 +103,10 @@ def ingest(
     folder = JobFolder(out, DATASET_KIND, DatasetError, IngestError)
     with folder.lock():
         config = choose_chunk_size(config, sources, folder)
-        manifest = _finished(folder, sources, config) or _ingest(
-            sources, folder, config, engine or LocalEngine(workers), progress, stop
-        )
+        manifest = _load_finished(folder, sources, config)
+        if manifest is None:
+            runner = engine or LocalEngine(workers)
+            manifest = _build(sources, folder, config, runner, progress, stop)
     if damage := list_damage(manifest):
         used = manifest["games"]["used"]
         raise DamagedError(
@@ -117,54 +118,59 @@ def ingest(
 def choose_chunk_size(
     config: IngestConfig, sources: Sequence[str], folder: JobFolder | None = None
 ) -> IngestConfig:
-    """Return the configuration with `chunk_mib` as in `folder`, or chosen by the dumps' size.
+    """Return the configuration with a chunk size: as recorded in `folder`, or by the dumps' size.
 
     The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MAX_CHUNKS, since a
-    worker needs a few times the chunk size in memory. Dumps of unknown size (standard input, some
-    servers) get the smallest.
+    worker needs several times the chunk size in memory. If all sizes are unknown (standard input,
+    some servers), it is the smallest one.
     """
     if config.chunk_mib:
         return config
     if folder is not None:
-        is_made = (folder.out / MANIFEST).exists()
-        recorded = read_manifest(folder.out) if is_made else folder.read_identity() or {}
+        is_finished = (folder.out / MANIFEST).exists()
+        recorded = read_manifest(folder.out) if is_finished else folder.read_identity() or {}
         if chunk_mib := recorded.get("config", {}).get("chunk_mib"):
             return replace(config, chunk_mib=chunk_mib)
-    sizes = zip(sources, _sizes(sources), strict=True)
-    text = sum(
-        (size or 0) * UNPACKED_RATIO.get(Path(short_name(name)).suffix, 1) for name, size in sizes
+    sizes = zip(sources, _find_sizes(sources), strict=True)
+    text_bytes = sum(
+        (size or 0) * UNPACKED_RATIO.get(Path(shorten_name(name)).suffix, 1) for name, size in sizes
     )
-    fitting = (size for size in CHUNK_SIZES if text <= MAX_CHUNKS * (size << 20))
-    return replace(config, chunk_mib=next(fitting, CHUNK_SIZES[-1]))
+    large_enough = (size for size in CHUNK_SIZES if text_bytes <= MAX_CHUNKS * (size << 20))
+    return replace(config, chunk_mib=next(large_enough, CHUNK_SIZES[-1]))
 
 
-def _sizes(sources: Sequence[str]) -> list[int | None]:
-    """Return the bytes of each dump, None if unknown: standard input, pipes, some servers."""
+def _find_sizes(sources: Sequence[str]) -> list[int | None]:
+    """Return the bytes of each dump, None for standard input, pipes and some servers."""
     return [
         Source(name).size if is_url(name) or (name != STDIN and Path(name).is_file()) else None
         for name in sources
     ]
 
 
-def _finished(
+def _load_finished(
     folder: JobFolder, sources: Sequence[str], config: IngestConfig
 ) -> dict[str, Any] | None:
-    """Return the manifest of a finished dataset, None without one; raises DatasetError."""
+    """Return the manifest of a finished dataset, None if it is not finished.
+
+    Raises DatasetError if it was made from other sources, settings or code.
+    """
     if not folder.is_finished():
         return None
     out = folder.out
     manifest = read_manifest(out)
-    asked, made = plain_config(config), manifest["config"]
-    if made != asked:
-        names = made.keys() | asked.keys()
-        differing = ", ".join(sorted(name for name in names if made.get(name) != asked.get(name)))
-        why = f"{out} was made with other settings ({differing})"
-        raise OtherSettingsError(why, remedy=OTHER_OUT_REMEDY)
+    wanted, recorded = config_to_json(config), manifest["config"]
+    names = wanted.keys() | recorded.keys()
+    if different := sorted(name for name in names if recorded.get(name) != wanted.get(name)):
+        raise OtherSettingsError(
+            f"{out} was made with other settings ({', '.join(different)})", remedy=OTHER_OUT_REMEDY
+        )
     entries = manifest["sources"]
     if len(entries) != len(sources) or not all(map(_is_same_dump, entries, sources)):
-        made_from = f"{out} was made from {[entry['name'] for entry in entries]}"
-        why = f"{made_from}, which are not the given dumps, or have changed"
-        raise OtherDumpError(why, remedy=OTHER_OUT_REMEDY)
+        raise OtherDumpError(
+            f"{out} was made from {[entry['name'] for entry in entries]}, which are not the given "
+            "dumps, or have changed",
+            remedy=OTHER_OUT_REMEDY,
+        )
     if (version := manifest.get("rows_version")) != ROWS_VERSION:
         raise OtherDumpError(
             f"{out} is finished, but its rows have version {version} and this program writes "
@@ -175,46 +181,49 @@ def _finished(
 
 
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
-    """Return whether a dump is that of a manifest entry, by hash or by the server's version."""
-    if entry["name"] != short_name(name):
+    """Return whether a dump is that of a manifest's entry, by its hash or the server's version."""
+    if entry["name"] != shorten_name(name):
         return False
     if is_url(name):
         version = fetch_version(name)
         same = (entry["bytes"], entry.get("version")) == (version.size, version.tag)
-        # without a version, the file may have been replaced under the same name
+        # a file without a version may have been replaced under the same name
         return same and version.tag != ""
     return name != STDIN and Path(name).is_file() and is_same_file(entry, Path(name))
 
 
-def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> None:
-    """Begin or continue a build; raises DatasetError for other sources, settings or code."""
-    asked: dict[str, Any] = {
-        "sources": [short_name(name) for name in sources],
-        "config": plain_config(config),
+def _claim_folder(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> None:
+    """Claim the folder for a new or a continued build.
+
+    Raises DatasetError if the build was begun with other sources, settings or code.
+    """
+    identity: dict[str, Any] = {
+        "sources": [shorten_name(name) for name in sources],
+        "config": config_to_json(config),
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "rows_version": ROWS_VERSION,
     }
     if any(map(is_url, sources)):  # local files are identified by the text of their chunks
-        asked["dump_versions"] = [
+        identity["dump_versions"] = [
             fetch_version(name).tag if is_url(name) else None for name in sources
         ]
-    # before the first chunk is done, nothing can be mixed
-    begun = folder.has_notes()
-    if begun and (found := folder.list_differences(asked)):
-        names = sorted({re.split(r"[. ]", text)[0] for text in found})
+    # without any finished chunk, the identity may change
+    has_results = folder.has_notes()
+    if has_results and (differences := folder.list_differences(identity)):
+        names = sorted({re.split(r"[. ]", text)[0] for text in differences})
         is_other_dump = names in (["dump_versions"], ["rows_version"])
-        refusal = OtherDumpError if is_other_dump else OtherSettingsError
-        raise refusal(
+        error_type = OtherDumpError if is_other_dump else OtherSettingsError
+        raise error_type(
             f"{folder.out} holds an unfinished ingest with other {', '.join(names)}",
             remedy=f"delete it or {OTHER_OUT_REMEDY}",
         )
-    folder.claim(asked, has_results=begun)
+    folder.claim(identity, has_results=has_results)
     folder.make_notes_folder()
 
 
-def _ingest(
+def _build(
     names: Sequence[str],
     folder: JobFolder,
     config: IngestConfig,
@@ -225,57 +234,60 @@ def _ingest(
     """Encode all remaining chunks, then publish the games table and the manifest."""
     sources = [Source(name, stop, sample=Sample(config.sample, config.seed)) for name in names]
     out = folder.out
-    # workers may have another current directory
-    where = str(out if is_url(str(out)) else out.absolute())
-    sizes = _sizes(names)
+    # absolute, since workers may have another current directory
+    task_out = str(out if is_url(str(out)) else out.absolute())
+    sizes = _find_sizes(names)
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    _begin(folder, names, config)
+    _claim_folder(folder, names, config)
     announce_worker_compiling("replay")
-    began, positions, fresh, taken = 0.0, 0, 0, 0
+    start, positions, fresh_rows, chunks_read = 0.0, 0, 0, 0
 
-    def tasks() -> Iterator[ChunkTask]:
-        nonlocal taken
+    def make_tasks() -> Iterator[ChunkTask]:
+        nonlocal chunks_read
         for chunk in read_chunks(sources, config.chunk_mib << 20):
-            first, this = (sources[at].input in ENGINE_MOVES for at in (0, chunk.source))
+            first, this = (sources[at].input in ENGINE_MOVE_INPUTS for at in (0, chunk.source))
             if first != this:
                 raise DumpError(
                     "engine moves and human moves cannot be mixed in one dataset: ingest these "
                     "dumps separately"
                 )
-            taken += 1
-            yield ChunkTask(chunk, where, config)
+            chunks_read += 1
+            yield ChunkTask(chunk, task_out, config)
 
     try:
-        with closing(engine.map(encode_chunk, tasks())) as results:
+        with closing(engine.map(encode_chunk, make_tasks())) as results:
             for number, (_, status, value) in enumerate(results):
                 if status != "ok":
                     raise _make_error(status, value)
-                if not (folder.notes / part_name(value["chunk"])).exists():
-                    why = "is not the same folder for all workers: choose one that all nodes share"
-                    raise IngestError(f"{out} {why}")
+                if not (folder.notes / note_name(value["chunk"])).exists():
+                    raise IngestError(
+                        f"{out} is not the same folder for all workers: choose one that all nodes "
+                        "share"
+                    )
                 positions += value["rows"]
                 figures: dict[str, float] = {"positions": positions}
                 # exclude each worker's first chunk, which includes start-up and compilation
                 if number < engine.count_slots():
-                    began = time.perf_counter()
+                    start = time.perf_counter()
                 else:
-                    fresh += value["fresh_rows"]
-                    figures["positions/s"] = fresh / max(time.perf_counter() - began, 1e-9)
-                read = sum(source.bytes_read for source in sources)
-                progress(Tick(read, total, "B", figures))
+                    fresh_rows += value["fresh_rows"]
+                    figures["positions/s"] = fresh_rows / max(time.perf_counter() - start, 1e-9)
+                bytes_read = sum(source.bytes_read for source in sources)
+                progress(Tick(bytes_read, total, "B", figures))
                 if stop():
                     raise Stopped(
                         f"stopped; {WORK_IS_KEPT} in {out}: run the same command to continue"
                     )
-        if (folder.notes / part_name(taken)).exists():
-            why = "the dump has become shorter since this ingest began"
-            raise OtherDumpError(why, remedy=OTHER_OUT_REMEDY)
-        release_buffers()  # merging needs memory too
-        more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVES else {}
+        if (folder.notes / note_name(chunks_read)).exists():
+            raise OtherDumpError(
+                "the dump has become shorter since this ingest began", remedy=OTHER_OUT_REMEDY
+            )
+        release_buffers()  # merging the tables needs memory too
+        more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVE_INPUTS else {}
         try:
             return build_manifest(folder, [source.describe() for source in sources], config, more)
         finally:
-            # for example a misspelled player: the next run will have other settings
+            # the next run will have other settings, for example if a player's name was misspelled
             if not positions:
                 folder.discard()
     except FetchError as error:

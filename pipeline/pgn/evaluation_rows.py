@@ -4,10 +4,9 @@ pipeline/dumps/formats/evaluations.py writes one line per position:
 
     FEN, tab, score, tab, move, tab
 
-The score is from White's point of view: centipawns, or `#3` and `#-3` for mates. The move is in UCI
-notation and may be empty; castling is written as king takes rook or as a king move of two squares.
-
-Axes: G lines, R rows.
+The score is from White's point of view: centipawns, or a mate such as `#3` or `#-3`. The move is in
+UCI notation and may be empty. Castling is written as king takes rook or as a king's move of two
+squares.
 """
 
 from typing import Any
@@ -42,16 +41,16 @@ from pipeline.pgn.replay import (
     VARIANT,
     write_position,
 )
-from pipeline.pgn.san import PROMOTIONS
+from pipeline.pgn.san import PROMOTION_PIECES
 from pipeline.pgn.text import MATE, NO_CLOCK, NO_EVAL
 
-_TYPES = type_table()
+_MOVE_TYPES = type_table()
 _TAB = 9
 
 
 @njit(**BORROWING)
-def _field_end(text: Any, at: Any, end: Any) -> Any:
-    """Return the index of the next tab from `at` on, or `end` if there is none."""
+def _find_field_end(text: Any, at: Any, end: Any) -> Any:
+    """Return the offset of the first tab from `at` on, or `end` if there is none."""
     while at < end and text[U(at)] != _TAB:
         at += 1
     return at
@@ -59,7 +58,7 @@ def _field_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_number(text: Any, at: Any, end: Any) -> Any:
-    """Parse `text[at:end]` as an integer: return (value up to 10**9, whether it is valid)."""
+    """Parse `text[at:end]` as an integer; return (value up to ±10**9, whether it is valid)."""
     negative = at < end and text[at] == 45
     at += negative
     value, valid = 0, at < end
@@ -72,7 +71,7 @@ def _read_number(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_score(text: Any, at: Any, end: Any) -> Any:
-    """Return White's centipawns, clipped to +-MATE as in PGN; NO_EVAL for anything else."""
+    """Return White's centipawns, clipped to ±MATE; NO_EVAL for text that is not a score."""
     mate = at < end and text[at] == 35
     value, valid = _read_number(text, at + mate, end)
     if not valid or (mate and value == 0):
@@ -83,8 +82,11 @@ def _read_score(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _square(text: Any, at: Any, turned: Any) -> Any:
-    """Return the square named at `at` as a bit index in the mover's view, -1 if it is invalid."""
+def _read_square(text: Any, at: Any, turned: Any) -> Any:
+    """Return the square named at `at` as an index in the mover's view, -1 for other text.
+
+    `turned` says whether Black moves.
+    """
     file, rank = int(text[at]) - 97, int(text[at + 1]) - 49
     if not (0 <= file < 8 and 0 <= rank < 8):
         return -1
@@ -93,22 +95,25 @@ def _square(text: Any, at: Any, turned: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
-    """Return (label, promotion) of a move that is legal in `planes`, (-1, 0) for other text."""
+    """Return (label, promotion) of a legal move, (-1, 0) for other text.
+
+    `planes` are those of `position`, with its legal moves.
+    """
     if not 4 <= end - at <= 5:
         return -1, 0
     turned = position[TURN] != EMPTY
-    source, target = _square(text, at, turned), _square(text, at + 2, turned)
+    source, target = _read_square(text, at, turned), _read_square(text, at + 2, turned)
     if source < 0 or target < 0:
         return -1, 0
-    # king takes its rook
+    # castling as king takes rook: move the king by two squares instead
     if position[KING] & bit(source) != EMPTY and position[CASTLING] & bit(target) != EMPTY:
         target = source + 2 if target > source else source - 2
-    kind = _TYPES[source, target]
+    kind = _MOVE_TYPES[source, target]
     if kind == NO_MOVE_TYPE or planes[MOVE_PLANES + int(kind)] & bit(source) == EMPTY:
         return -1, 0
     promotion = 0
     if end - at == 5:
-        promotion = PROMOTIONS[text[at + 4]]
+        promotion = PROMOTION_PIECES[text[at + 4]]
         if promotion == 0 or promotion == 6:
             return -1, 0
     if (position[PAWN] & bit(source) != EMPTY and target < 8) != (promotion > 0):
@@ -120,7 +125,7 @@ def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
 def _write_row(
     rows: Any, row: Any, position: Any, planes: Any, label: Any, promotion: Any, value: Any
 ) -> None:
-    """Write a row except for its line number; `value` is in centipawns for White."""
+    """Write a row except for the number of its line; `value` is White's centipawns."""
     write_position(rows, row, position)
     rows.key[row] = hash_position(position, U(is_en_passant_legal(position, planes)))
     rows.label[row], rows.promotion[row] = label, promotion
@@ -134,10 +139,10 @@ def _write_row(
 def _read_line(
     text: Any, at: Any, end: Any, position: Any, planes: Any, rows: Any, row: Any
 ) -> Any:
-    """Write the row of a line and return its status; the row is valid only if that is USED."""
-    fen_end = _field_end(text, at, end)
-    score_end = _field_end(text, fen_end + 1, end)
-    move_end = _field_end(text, score_end + 1, end)
+    """Write the row of a line; return its status. The row is valid only if the status is USED."""
+    fen_end = _find_field_end(text, at, end)
+    score_end = _find_field_end(text, fen_end + 1, end)
+    move_end = _find_field_end(text, score_end + 1, end)
     found = read_fen(text, at, fen_end, position)
     value = _read_score(text, fen_end + 1, score_end)
     if found == MALFORMED or value == NO_EVAL:
@@ -161,6 +166,7 @@ def _read_line(
 
 @njit(cache=True, nogil=True)
 def _read_rows(text: Any, games: Any, first: Any, rows: Any) -> Any:
+    """Read lines into an array of ROW records; see `read_rows`."""
     position, planes = np.empty(WORDS, dtype=np.uint64), np.empty(PLANES, dtype=np.uint64)
     line, filled = first, 0
     while line < len(games.status) and filled < len(rows):
@@ -181,7 +187,7 @@ def read_rows(
 ) -> tuple[int, int]:
     """Read lines from `first` on until the rows are full; return (next line, rows filled).
 
-    Each line is a game with one row. Its status is written to `games.status`, and the key of its
+    Each line counts as a game with one row. The status is written to `games.status`, the key of the
     position to `games.identity`. Lines with a status other than USED are skipped.
     """
     line, filled = _read_rows(text, games, first, rows.view(replay.ROW, np.ndarray))

@@ -1,8 +1,11 @@
 """Tokenize PGN movetext, in compiled code: moves, move numbers, marks, results.
 
-Every function takes the text (uint8), the first byte to read and the end of the game, and never
-reads past the end. Moves are read as in python-chess; squares are in the mover's view. Unlike
-python-chess, unknown bytes are never skipped.
+Each kernel takes the text (uint8), the offset `at` of the first byte to read and the offset `end`
+of the end of the game; it never reads past `end`. The bytes that a kernel returns are offsets too.
+
+Moves are read as in python-chess, and squares are in the mover's view. Unlike python-chess, the
+tokenizer never skips unknown bytes. A piece word is the index of a bitboard of a position
+(engine/board/position.py).
 """
 
 from collections.abc import Sequence
@@ -18,28 +21,29 @@ from engine.board.movers import legal_movers
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, TURN
 from engine.encoding.planes import NO_MOVE_TYPE, type_table
 from engine.kernels import BORROWING
-from pipeline.pgn.text import LINE_FEED, line_stop, skip_digits, skip_variation
+from pipeline.pgn.text import LINE_FEED, find_line_stop, skip_digits, skip_variation
 
 UNKNOWN_RESULT = 2
+"""Result of a game that states none; the others are White's 1, 0 and -1."""
 
 NO_MOVE, NULL, AMBIGUOUS, ILLEGAL = -4, -3, -2, -1
 """Kinds that `read_move` returns instead of a move type."""
 
-ANY = -1
-"""Piece of a move such as `e2e4` or `g1f3`, which names no piece."""
+ANY_PIECE = -1
+"""Piece word of a move that names no piece, such as `e2e4` or `g1f3`."""
 
-_TYPES = type_table()  # Numba compiles global arrays in as constants
+_MOVE_TYPES = type_table()  # global, so that Numba compiles it in as a constant
 
 
 @njit(**BORROWING)
-def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return the pieces of type `word` on `sources` that can move to `target`, uint64."""
+def _find_sources(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
+    """Return a bitboard of the pieces `word` on `sources` that can legally move to `target`."""
     legal_planes(position, planes)
     found, movers = EMPTY, position[word] & sources
     while movers != EMPTY:
         source = lowest_square(movers)
         movers &= movers - U(1)
-        kind = _TYPES[source, target]
+        kind = _MOVE_TYPES[source, target]
         if kind != NO_MOVE_TYPE:
             found |= planes[MOVE_PLANES + kind] & bit(source)
     return found
@@ -47,36 +51,38 @@ def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: 
 
 @njit(**BORROWING)
 def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return (kind, source) of the only legal move from `sources` to `target`.
+    """Return (kind, source) of the only legal move of a piece on `sources` to `target`.
 
-    The kind is ILLEGAL if there is none and AMBIGUOUS if there are several. `planes` is scratch,
-    uint64[77].
+    The kind is the move's type, ILLEGAL if there is no such move, or AMBIGUOUS if there are
+    several. `planes` is scratch memory, uint64[77].
     """
     movers = legal_movers(position, word, bit(target), sources)
     if movers == EMPTY:  # castling, en passant, or no move
-        movers = _legal_sources(position, planes, word, target, sources)
+        movers = _find_sources(position, planes, word, target, sources)
         if movers == EMPTY:
             return ILLEGAL, U(0)
     source = lowest_square(movers)
-    return (AMBIGUOUS if movers & (movers - U(1)) != EMPTY else int(_TYPES[source, target])), source
+    is_ambiguous = movers & (movers - U(1)) != EMPTY
+    return (AMBIGUOUS if is_ambiguous else int(_MOVE_TYPES[source, target])), source
 
 
-def _letter_table(letters: str, values: Sequence[int], other: int) -> NDArray[np.int64]:
-    """Return a lookup table of 256 bytes: the value of each letter, `other` elsewhere."""
+def _build_letter_table(letters: str, values: Sequence[int], other: int) -> NDArray[np.int64]:
+    """Return a table of 256 values, indexed by byte: `values` for `letters`, else `other`."""
     table = np.full(256, other, dtype=np.int64)
     table[[ord(letter) for letter in letters]] = values
     return table
 
 
-_WORDS = _letter_table("NBRQK", (KNIGHT, BISHOP, ROOK, QUEEN, KING), -1)
-"""Index of the piece's bitboard for each SAN letter, -1 for other bytes."""
-PROMOTIONS = _letter_table("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
-"""python-chess piece type for each promotion letter, 0 for other bytes; 6 (king) is illegal."""
+_PIECE_WORDS = _build_letter_table("NBRQK", (KNIGHT, BISHOP, ROOK, QUEEN, KING), -1)
+"""Piece word of each letter of SAN, -1 for other bytes."""
+PROMOTION_PIECES = _build_letter_table("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
+"""Piece type (as in python-chess) of each promotion letter, 0 for other bytes; 6, the king, is
+illegal."""
 
 
 @njit(**BORROWING)
-def _castling_length(text: Any, at: Any, end: Any) -> Any:
-    """Return 3 if O-O or 0-0 is at `at`, 5 for O-O-O or 0-0-0, else 0."""
+def _measure_castling(text: Any, at: Any, end: Any) -> Any:
+    """Return the length of O-O, O-O-O, 0-0 or 0-0-0 at `at`, 0 if there is none."""
     letter = text[at]
     if at + 3 > end or text[at + 1] != 45 or text[at + 2] != letter:
         return 0
@@ -105,12 +111,13 @@ def _is_square(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
-    """Read `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
+    """Read a move of the form `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
 
-    Returns (piece word, mask of from-squares, target or -1, promotion, next byte), in the mover's
-    view. The piece word is ANY for two squares without a letter, as in UCI: `e2e4`, `g1f3`.
+    Returns (piece word, bitboard of possible from-squares, target or -1, promotion, next byte), in
+    the mover's view. `black` says whether Black moves. The piece word is ANY_PIECE for two squares
+    without a letter, as in UCI.
     """
-    word = _WORDS[text[at]]
+    word = _PIECE_WORDS[text[at]]
     at += word >= 0
     word = max(word, 0)
     from_file, from_rank, target = -1, -1, at
@@ -135,19 +142,19 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     if from_rank >= 0:
         sources &= RANK_8 << U(8 * (from_rank if black else 7 - from_rank))
     if word == PAWN and from_file >= 0 and from_rank >= 0:
-        word = ANY
+        word = ANY_PIECE
     promotion = 0
     letter = at + (at < end and text[at] == 61)  # =
-    # also after a piece move, which is then illegal: `Ra7k`
-    if letter < end and PROMOTIONS[text[letter]] > 0:
-        promotion = PROMOTIONS[text[letter]]
+    # read it after moves of other pieces too (`Ra7k`), which are then illegal
+    if letter < end and PROMOTION_PIECES[text[letter]] > 0:
+        promotion = PROMOTION_PIECES[text[letter]]
         at = letter + 1
     return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at
 
 
 @njit(**BORROWING)
 def _read_points(text: Any, at: Any, end: Any) -> Any:
-    """Read `1`, `0`, `1/2` or `0.5` at `at`; return (points * 2, length), (-9, 0) if none."""
+    """Read `1`, `0`, `1/2` or `0.5` at `at`; return (twice the points, length), else (-9, 0)."""
     if at < end and (text[at] == 48 or text[at] == 49):
         if at + 3 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50:
             return 1, 3
@@ -162,17 +169,17 @@ def _read_points(text: Any, at: Any, end: Any) -> Any:
 def read_result(text: Any, at: Any, end: Any) -> Any:
     """Read `1-0`, `0-1` or `1/2-1/2` at `at`; return (White's result, length in bytes).
 
-    Also accepts `1:0`, `1/2` and `0.5-0.5`. `0-0` is castling. Returns (UNKNOWN_RESULT, 0) for
-    anything else.
+    `1:0`, `1/2` and `0.5-0.5` are accepted too. Anything else, such as the castling `0-0`, gives
+    (UNKNOWN_RESULT, 0).
     """
     points, length = _read_points(text, at, end)
     if length == 0:
         return UNKNOWN_RESULT, 0
     after = at + length
     if after < end and (text[after] == 45 or text[after] == 58):  # - :
-        others, more = _read_points(text, after + 1, end)
-        after += 1 + more
-        if points + others != 2:
+        black_points, black_length = _read_points(text, after + 1, end)
+        after += 1 + black_length
+        if points + black_points != 2:
             return UNKNOWN_RESULT, 0
     elif points != 1 or text[at] == 48:  # `1/2` alone is a draw
         return UNKNOWN_RESULT, 0
@@ -183,37 +190,38 @@ def read_result(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
-    """Read the SAN at `at`; return (kind, source, target, promotion, next byte).
+    """Read the move at `at`; return (kind, source, target, promotion, next byte).
 
     The kind is a move type, ILLEGAL, AMBIGUOUS, NULL (a null move) or NO_MOVE (not a move).
-    `planes` is scratch, uint64[77].
+    `planes` is scratch memory, uint64[77].
     """
     char = text[at]
     if char == 79 or char == 48:  # O 0
-        length = _castling_length(text, at, end)
+        length = _measure_castling(text, at, end)
         if length > 0:
             target = U(62) if length == 3 else U(58)
             kind, source = _find_move(position, planes, np.int64(KING), target, RANK_1)
             return kind if kind > 7 or kind < 0 else ILLEGAL, source, target, 0, at + length
     if _is_null_move(text, at, end):
         return NULL, U(0), U(0), 0, at + 2
-    drop = at + (_WORDS[char] >= 0 or char == 80)
-    if drop < end and text[drop] == 64 and _is_square(text, drop + 1, end):
-        return ILLEGAL, U(0), U(0), 0, drop  # a crazyhouse drop: N@f3
+    sign = at + (_PIECE_WORDS[char] >= 0 or char == 80)
+    if sign < end and text[sign] == 64 and _is_square(text, sign + 1, end):
+        return ILLEGAL, U(0), U(0), 0, sign  # a piece dropped in crazyhouse: N@f3
     word, sources, square, promotion, after = _read_san(text, at, end, position[TURN] != EMPTY)
     if square < 0:
         return NO_MOVE, U(0), U(0), 0, at + 1
-    spelled = word
-    if word == ANY:
+    written_word = word
+    if word == ANY_PIECE:
         word = PAWN
         for piece in (KNIGHT, BISHOP, ROOK, QUEEN, KING):
             if position[piece] & sources != EMPTY:
                 word = piece
     kind, source = _find_move(position, planes, word, U(square), sources)
-    by_pawn = kind >= 0 and char == 98 and word == PAWN and after == at + 3  # `bc4`
-    if by_pawn and legal_movers(position, np.int64(BISHOP), bit(U(square)), ~EMPTY) != EMPTY:
+    # `bc4` may be a capture by a pawn or a move of a bishop written in lower case
+    is_lower_b = kind >= 0 and char == 98 and word == PAWN and after == at + 3
+    if is_lower_b and legal_movers(position, np.int64(BISHOP), bit(U(square)), ~EMPTY) != EMPTY:
         kind = AMBIGUOUS
-    if spelled == KING and kind > 7:  # castling is O-O or e1g1, never Kg1
+    if written_word == KING and kind > 7:  # castling is O-O or e1g1, never Kg1
         kind = ILLEGAL
     promotes = word == PAWN and square < 8
     if kind >= 0 and (promotes != (promotion > 0) or promotion == 6):
@@ -221,18 +229,18 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     return kind, source, U(square), promotion, after
 
 
-_SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _OTHER = range(9)
+_SKIPPED, _BEGINS_TOKEN, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _OTHER = range(9)
 
 
-def _byte_kinds() -> NDArray[np.uint8]:
-    """Return the kind of each byte between moves, uint8[256].
+def _classify_bytes() -> NDArray[np.uint8]:
+    """Return the kind of each byte that may begin a token, uint8[256].
 
-    White space, dots and the annotation signs after moves are skipped. a-h BKNOPQRZ@ start a move
-    and { a comment. * is a result. - and / are part of marks such as +/-. Other bytes are invalid.
+    White space, dots and annotation signs such as `!` are skipped. Letters and `@` begin a move,
+    `{` a comment, and `*` is a result. `-` and `/` are part of marks such as `+/-`.
     """
     kinds = np.full(256, _OTHER, dtype=np.uint8)
     kinds[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32, *(ord(char) for char in ".!?+#=")]] = _SKIPPED
-    kinds[[ord(char) for char in "abcdefghBKNOPQRZ@{*"]] = _BEGINS
+    kinds[[ord(char) for char in "abcdefghBKNOPQRZ@{*"]] = _BEGINS_TOKEN
     kinds[48:58] = _DIGIT
     for char, kind in zip(
         "$(;%-/", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _MARK), strict=True
@@ -241,44 +249,48 @@ def _byte_kinds() -> NDArray[np.uint8]:
     return kinds
 
 
-_BYTES = _byte_kinds()
-_WORDS_AFTER_MOVES = ("e.p.", "ep", "mate", "ch")
-_WORD_BYTES = np.array(
-    [list(word.encode().ljust(4, b"\0")) for word in _WORDS_AFTER_MOVES], dtype=np.uint8
+_BYTE_KINDS = _classify_bytes()
+_MOVE_SUFFIXES = ("e.p.", "ep", "mate", "ch")
+_MOVE_SUFFIX_BYTES = np.array(
+    [list(word.encode().ljust(4, b"\0")) for word in _MOVE_SUFFIXES], dtype=np.uint8
 )
 
 UNCLOSED_TOKEN, UNREADABLE_TOKEN = -1, -2
+"""Values that `find_next_token` returns instead of an offset."""
 
 
 @njit(**BORROWING)
-def word_length(text: Any, at: Any, end: Any) -> Any:
-    """Return the length of a word of _WORDS_AFTER_MOVES at `at` (`exd6 e.p.`), else 0."""
-    for word in range(len(_WORD_BYTES)):
-        length = 0
-        while length < 4 and at + length < end and text[at + length] == _WORD_BYTES[word, length]:
+def measure_suffix(text: Any, at: Any, end: Any) -> Any:
+    """Return the length of the move suffix at `at`, such as `e.p.`; 0 if there is none."""
+    for number in range(len(_MOVE_SUFFIX_BYTES)):
+        suffix, length = _MOVE_SUFFIX_BYTES[number], 0
+        while length < 4 and at + length < end and text[at + length] == suffix[length]:
             length += 1
-        if length == 4 or _WORD_BYTES[word, length] == 0:
+        if length == 4 or suffix[length] == 0:
             after = text[at + length] | 32 if at + length < end else 32
             return 0 if 97 <= after <= 122 or after >= 128 or 48 <= after <= 57 else length
     return 0
 
 
 @njit(**BORROWING)
-def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
-    """Return the byte after a mark (`+-`, `-/+`) with its first `-` or `/` at `at`, else -1."""
-    known = at > begin and (text[at - 1] == 43 or text[at - 1] == 61)  # + =
+def _skip_mark(text: Any, at: Any, end: Any, begin: Any) -> Any:
+    """Return the byte after a mark such as `+-` or `-/+`, whose first `-` or `/` is at `at`.
+
+    Returns -1 for a run of `-` and `/` without a `+` or `=`, which is no mark.
+    """
+    is_mark = at > begin and (text[at - 1] == 43 or text[at - 1] == 61)  # + =
     while at < end and (text[at] == 43 or text[at] == 61 or text[at] == 45 or text[at] == 47):
-        known = known or text[at] == 43 or text[at] == 61
+        is_mark = is_mark or text[at] == 43 or text[at] == 61
         at += 1
-    return at if known else -1
+    return at if is_mark else -1
 
 
-# inlined, as it runs once per token: passing the array to a call would cost more than the work
+# inlined because it runs once per token: a call with an array would cost more than the work itself
 @njit(**BORROWING, forceinline=True)
-def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
+def _skip_move_number(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Return the byte after the move number at `at`; -1 if it is wrong or part of a word.
 
-    `numbered`: whether to check the number, as the game starts from the standard position.
+    `numbered` says whether the number must be the next one. It need not be in a game from a FEN.
     """
     value, before = 0, text[at - 1] if at > begin else 32
     while at < end and 48 <= text[at] <= 57:
@@ -291,31 +303,33 @@ def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: An
         return at
     if value != ply // 2 + 1:
         return -1
-    of_black = at + 3 <= end and text[at] == 46 and text[at + 1] == 46 and text[at + 2] == 46
-    return -1 if of_black and ply % 2 == 0 else at
+    is_black = at + 3 <= end and text[at] == 46 and text[at + 1] == 46 and text[at + 2] == 46
+    return -1 if is_black and ply % 2 == 0 else at
 
 
 @njit(**BORROWING, forceinline=True)
-def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
+def find_next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Return the first byte of the next move, comment or result, or `end`.
 
-    Returns UNCLOSED_TOKEN for a variation without an end and UNREADABLE_TOKEN for unknown bytes.
-    `begin`: first byte of the movetext; `ply`: number of moves read; `numbered`: see `_number_end`.
-    Digits before a pawn move are its number (`1e4`); python-chess reads them as a rank.
+    Returns UNCLOSED_TOKEN for a variation that never ends, UNREADABLE_TOKEN for unknown bytes.
+    `begin` is the first byte of the movetext, `ply` the number of moves read so far; `numbered` is
+    explained in `_skip_move_number`. Digits before a pawn's move are read as the move's number
+    (`1e4`), whereas python-chess reads them as a rank.
     """
     while at < end:
         char = text[at]
-        kind = _BYTES[char]
+        kind = _BYTE_KINDS[char]
         if kind == _SKIPPED:
             at += 1
-        elif kind == _BEGINS:
+        elif kind == _BEGINS_TOKEN:
             return at
         elif kind == _DIGIT:
-            if char == 48 and (_castling_length(text, at, end) > 0 or _is_null_move(text, at, end)):
+            is_castling = char == 48 and _measure_castling(text, at, end) > 0
+            if is_castling or (char == 48 and _is_null_move(text, at, end)):
                 return at
             if char <= 49 and read_result(text, at, end)[1] > 0:
                 return at
-            at = _number_end(text, at, end, begin, ply, numbered)
+            at = _skip_move_number(text, at, end, begin, ply, numbered)
         elif kind == _NAG:
             after = skip_digits(text, at + 1, end)
             at = after if after > at + 1 else UNREADABLE_TOKEN
@@ -326,17 +340,17 @@ def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any
             if at < 0:
                 return UNCLOSED_TOKEN
         elif kind == _MARK:
-            after = _mark_end(text, at, end, begin)
+            after = _skip_mark(text, at, end, begin)
             if after < 0 and _is_null_move(text, at, end):
                 return at
             at = after
         elif kind == _LINE_COMMENT or (
-            # only at the start of a line
+            # `%` begins a comment only at the start of a line
             kind == _ESCAPE and (at == begin or text[at - 1] == 10 or text[at - 1] == 13)
         ):
-            at = line_stop(text, at, end, LINE_FEED)
+            at = find_line_stop(text, at, end, LINE_FEED)
         else:
-            length = word_length(text, at, end)
+            length = measure_suffix(text, at, end)
             at = at + length if length > 0 else UNREADABLE_TOKEN
         if at < 0:
             return UNREADABLE_TOKEN

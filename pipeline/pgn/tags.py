@@ -1,8 +1,11 @@
-"""Read the values of PGN tags: compiled scans over bytes.
+"""Find the values of PGN tags, in compiled code.
 
-A tag may be indented, share its line with other tags or moves, use any case and any quotes, or
-none. A board position found among the tags outside a FEN tag is stored as an invalid FEN, so the
-game is dropped.
+A tag may be indented, may share its line with other tags or moves, and may use any case and any
+quotation marks or none. If a board position is found among the tags but outside a FEN tag, it is
+stored as an invalid FEN, so the game is dropped.
+
+A span is the offsets of a value's first byte and of its end. Kernels take and return offsets of
+bytes, as in text.py.
 
 Axes: G games, F tags.
 """
@@ -16,16 +19,16 @@ from numpy.typing import NDArray
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
 from pipeline.pgn.text import (
-    BRACKET,
-    holds_board,
-    is_here,
-    is_line_end,
+    CLOSING_BRACKET,
+    find_line_stop,
+    has_board,
+    has_word_at,
+    is_at_line_end,
     is_space,
-    line_end,
-    line_stop,
-    next_line,
     skip_blanks,
-    skip_marks,
+    skip_byte_order_marks,
+    skip_line,
+    skip_line_break,
     skip_spaces,
     trim_end,
 )
@@ -36,16 +39,17 @@ TAGS = (
     "WhiteTitle", "BlackTitle", "FianchettoLabels", "PuzzleRating", "PuzzleThemes",
     "SetUp",
 )  # fmt: skip
-"""The tags that are read, in the order of axis F of the spans."""
+"""The tags whose values are found, in the order of axis F."""
 EVENT, SITE, DATE, WHITE, BLACK, RESULT, WHITE_ELO, BLACK_ELO = range(8)
 TIME_CONTROL, ECO, TERMINATION, VARIANT, FEN, UTC_DATE, UTC_TIME = range(8, 15)
 WHITE_TITLE, BLACK_TITLE, LABELS, PUZZLE_RATING, PUZZLE_THEMES, SETUP = range(15, 21)
 
 
-def _name_tables() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the lower-case names of TAGS as rows of bytes, and an index by length.
+def _build_name_tables() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Return tables for looking up the names of TAGS.
 
-    The index is the tags sorted by length, and the offset of each length in that order.
+    They are the names in lower case as rows of bytes, the tags sorted by length, and the place of
+    the first tag of each length in that order.
     """
     lengths = np.array([len(name) for name in TAGS])
     table = np.zeros((len(TAGS), lengths.max()), dtype=np.uint8)
@@ -55,17 +59,17 @@ def _name_tables() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int
     return table, by_length, np.searchsorted(lengths[by_length], np.arange(lengths.max() + 2))
 
 
-_NAMES, _BY_LENGTH, _FIRST = _name_tables()
+_TAG_NAMES, _TAGS_BY_LENGTH, _FIRST_OF_LENGTH = _build_name_tables()
 
 
 @njit(**BORROWING)
-def _tag_index(text: Any, at: Any, length: Any) -> Any:
+def _find_tag(text: Any, at: Any, length: Any) -> Any:
     """Return the index in TAGS of the name at `at`, in any case; -1 for another tag."""
-    if length + 1 >= len(_FIRST):
+    if length + 1 >= len(_FIRST_OF_LENGTH):
         return -1
-    for place in range(_FIRST[length], _FIRST[length + 1]):
-        index, offset = _BY_LENGTH[place], 0
-        while offset < length and text[at + offset] | 32 == _NAMES[index, offset]:
+    for place in range(_FIRST_OF_LENGTH[length], _FIRST_OF_LENGTH[length + 1]):
+        index, offset = _TAGS_BY_LENGTH[place], 0
+        while offset < length and text[at + offset] | 32 == _TAG_NAMES[index, offset]:
             offset += 1
         if offset == length:
             return index
@@ -93,19 +97,19 @@ def is_event(text: Any, at: Any, end: Any) -> Any:
     at = skip_blanks(text, at + 1, end)
     return (
         at + 5 <= end
-        and _tag_index(text, at, 5) == EVENT
+        and _find_tag(text, at, 5) == EVENT
         and (at + 5 == end or not _is_word(text[at + 5]))
     )
 
 
-_ENTITY = np.frombuffer(b"&quot;", dtype=np.uint8)
+_QUOTE_ENTITY = np.frombuffer(b"&quot;", dtype=np.uint8)
 
 
 @njit(**BORROWING)
-def _quote_length(text: Any, at: Any, end: Any) -> Any:
+def _measure_quote(text: Any, at: Any, end: Any) -> Any:
     """Return the length in bytes of a quotation mark of any kind at `at`, 0 if there is none."""
     char = text[at]
-    # " ' ` \\ and the quotation marks of CP1252
+    # " ' ` \ and the quotation marks of CP1252
     if char == 34 or char == 39 or char == 96 or char == 92 or 0x91 <= char <= 0x94:
         return 1
     if char == 0xC2 and at + 1 < end and (text[at + 1] == 0xAB or text[at + 1] == 0xBB):
@@ -117,7 +121,7 @@ def _quote_length(text: Any, at: Any, end: Any) -> Any:
         and (0x98 <= text[at + 2] <= 0x9F or text[at + 2] >= 0xB2)
     ):
         return 3
-    return 6 if char == 38 and at + 6 <= end and is_here(text, at, _ENTITY) else 0
+    return 6 if char == 38 and at + 6 <= end and has_word_at(text, at, _QUOTE_ENTITY) else 0
 
 
 @njit(**BORROWING)
@@ -128,82 +132,86 @@ def has_quoted_value(text: Any, at: Any, end: Any) -> Any:
         at += 1
     while at < end and (text[at] == 58 or text[at] == 61 or text[at] == 32 or text[at] == 9):  # : =
         at += 1
-    return at < end and _quote_length(text, at, end) > 0
+    return at < end and _measure_quote(text, at, end) > 0
 
 
 @njit(**BORROWING)
-def _quote_before(text: Any, at: Any, end: Any) -> Any:
+def _measure_quote_before(text: Any, at: Any, end: Any) -> Any:
     """Return the length of a quotation mark at the end of `text[at:end]`, 0 if there is none."""
     for length in (6, 3, 2, 1):
-        if end - length >= at and _quote_length(text, end - length, end) == length:
-            inside = length == 1 and text[end - 1] >= 128 and end - 2 >= at and text[end - 2] >= 128
-            return 0 if inside else length  # the last byte of a letter
+        if end - length >= at and _measure_quote(text, end - length, end) == length:
+            ends_letter = (
+                length == 1 and text[end - 1] >= 128 and end - 2 >= at and text[end - 2] >= 128
+            )
+            return 0 if ends_letter else length
     return 0
 
 
 @njit(**BORROWING)
-def _trim(text: Any, at: Any, end: Any) -> Any:
+def _trim_value(text: Any, at: Any, end: Any) -> Any:
     """Return the bounds of a value without surrounding blanks and quotation marks."""
-    while at < end and (is_space(text[at]) or _quote_length(text, at, end) > 0):
-        at += max(_quote_length(text, at, end), 1)
+    while at < end and (is_space(text[at]) or _measure_quote(text, at, end) > 0):
+        at += max(_measure_quote(text, at, end), 1)
     end = trim_end(text, at, end)
-    while _quote_before(text, at, end) > 0:
-        end = trim_end(text, at, end - _quote_before(text, at, end))
+    while _measure_quote_before(text, at, end) > 0:
+        end = trim_end(text, at, end - _measure_quote_before(text, at, end))
     return at, end
 
 
 @njit(**BORROWING)
-def _tag_close(text: Any, at: Any, end: Any) -> Any:
+def _find_tag_close(text: Any, at: Any, end: Any) -> Any:
     """Return the offset of the `]` that closes the tag at `at`, or `end` if none does.
 
     `end` is the end of the line. An unquoted value ends at the first `]`. A quoted value ends at
-    the first `]` after a quotation mark that is followed by the end of the line, by another tag, or
-    by no further such `]`.
+    the first `]` that follows a quotation mark and precedes the end of the line or another tag; if
+    there is none, at the last `]` that follows a quotation mark.
     """
     close = at
     while close < end and text[close] != 93:
         close += 1
-    if is_line_end(text, skip_blanks(text, min(close + 1, end), end), end):
+    if is_at_line_end(text, skip_blanks(text, min(close + 1, end), end), end):
         return close
     value = at + 1
     while value < close and (_is_word(text[value]) or is_space(text[value])):
         value += 1
-    value += _quote_length(text, value, end)
-    if _quote_before(text, at, value) == 0:
+    value += _measure_quote(text, value, end)
+    if _measure_quote_before(text, at, value) == 0:
         return close
     found = -1
     for place in range(value, min(end, value + MAX_VALUE_BYTES)):
-        if text[place] == 93 and _quote_before(text, value, trim_end(text, value, place)) > 0:
+        if text[place] != 93:
+            continue
+        if _measure_quote_before(text, value, trim_end(text, value, place)) > 0:
             found = place
             after = skip_blanks(text, place + 1, end)
-            if is_line_end(text, after, end) or is_tag(text, after, end):
+            if is_at_line_end(text, after, end) or is_tag(text, after, end):
                 break
     return close if found < 0 else found
 
 
 @njit(**BORROWING)
-def plain_close(text: Any, at: Any, end: Any) -> Any:
-    """Return the offset of the tag's `]` if it is the first on the line and ends the line.
+def find_plain_close(text: Any, at: Any, end: Any) -> Any:
+    """Return the offset of a tag's `]` if it is the first one on its line and ends the line, or -1.
 
-    Returns -1 otherwise. This is the fast path for most tags; others need `_tag_close`.
+    This is the fast path for most tags. Others need `_find_tag_close`.
     """
     if at + 1 >= end or text[at] != 91 or text[at + 1] == 37:
         return -1
-    close = line_stop(text, at, end, BRACKET)
-    closes = close < end and text[close] == 93 and is_line_end(text, close + 1, end)
+    close = find_line_stop(text, at, end, CLOSING_BRACKET)
+    closes = close < end and text[close] == 93 and is_at_line_end(text, close + 1, end)
     return close if closes else -1
 
 
 @njit(**BORROWING)
-def tags_end(text: Any, at: Any, end: Any) -> Any:
+def skip_tags(text: Any, at: Any, end: Any) -> Any:
     """Return the first byte of movetext after the tags of the line `text[at:end]`, or `end`."""
     while at < end and text[at] == 91 and not (at + 1 < end and text[at + 1] == 37):
-        at = skip_blanks(text, min(_tag_close(text, at, end) + 1, end), end)
-    return end if is_line_end(text, at, end) else at
+        at = skip_blanks(text, min(_find_tag_close(text, at, end) + 1, end), end)
+    return end if is_at_line_end(text, at, end) else at
 
 
 @njit(**BORROWING)
-def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
+def _begins_or_ends_with(text: Any, at: Any, end: Any, word: Any) -> Any:
     """Return whether `text[at:end]` begins or ends with `word` (lower case, uint8), in any case."""
     if end - at < len(word):
         return False
@@ -215,41 +223,44 @@ def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
 
 
 MAX_VALUE_BYTES = 1 << 12
-"""Maximum bytes searched for the end of a quoted value, so hostile lines take linear time."""
-LONG_VALUE = 40
-"""Minimum length of a value that is searched for a position: several tags on one line may have been
-read as one."""
+"""Maximum bytes searched for the end of a quoted value, so that hostile lines take linear time."""
+MIN_BOARD_BYTES = 40
+"""Minimum bytes of a value to search for a board. Long values may be several tags on one line."""
 _FEN_WORD = np.frombuffer(b"fen", dtype=np.uint8)
-_FINAL_WORDS = np.array(
+_END_POSITION_WORDS = np.array(
     [list(word.encode()) for word in ["curr", "fina", "last", "endp", "endf"]], np.uint8
 )
+"""Words in the names of tags that hold a later position, such as CurrentPosition."""
 
 
 @njit(**BORROWING)
-def _is_start(text: Any, name: Any, value: Any, end: Any) -> Any:
-    """Return whether an unknown tag may contain the start; `CurrentPosition` is the end."""
-    if not _has_word(text, name, value, _FEN_WORD) and not holds_board(text, value, end):
+def _may_hold_start(text: Any, name: Any, value: Any, end: Any) -> Any:
+    """Return whether a tag that is not in TAGS may hold the game's starting position."""
+    if not _begins_or_ends_with(text, name, value, _FEN_WORD) and not has_board(text, value, end):
         return False
-    final = False
-    for word in range(len(_FINAL_WORDS)):
-        final |= _has_word(text, name, value, _FINAL_WORDS[word])
-    return not final
+    is_later = False
+    for word in range(len(_END_POSITION_WORDS)):
+        is_later |= _begins_or_ends_with(text, name, value, _END_POSITION_WORDS[word])
+    return not is_later
 
 
 @njit(**BORROWING)
 def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
-    """Store the span of the value of a tag of TAGS; its brackets are at `at` and `close`."""
+    """Store the span of the value of the tag whose brackets are at `at` and `close`.
+
+    A tag that is not in TAGS is ignored, unless it may hold the starting position.
+    """
     name = skip_blanks(text, at + 1, close)
     value = name
     while value < close and _is_word(text[value]):
         value += 1
-    index = _tag_index(text, name, value - name)
-    if value < close and not (is_space(text[value]) or _quote_length(text, value, close) > 0):
-        equals = (text[value] == 58 or text[value] == 61) and value + 1 < close  # : =
-        separated = equals and (
-            is_space(text[value + 1]) or _quote_length(text, value + 1, close) > 0
+    index = _find_tag(text, name, value - name)
+    if value < close and not (is_space(text[value]) or _measure_quote(text, value, close) > 0):
+        has_sign = (text[value] == 58 or text[value] == 61) and value + 1 < close  # : =
+        is_separated = has_sign and (
+            is_space(text[value + 1]) or _measure_quote(text, value + 1, close) > 0
         )
-        if not separated and not (equals and index == SETUP):  # `SetUp=1`
+        if not is_separated and not (has_sign and index == SETUP):  # `SetUp=1`
             index = -1  # another tag, such as `White-Elo`
     first = skip_spaces(text, value, close)
     last = trim_end(text, first, close)
@@ -258,50 +269,51 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
     else:
         if first < close and (text[first] == 58 or text[first] == 61):  # : =
             first += 1
-        first, last = _trim(text, first, close)
+        first, last = _trim_value(text, first, close)
         if index >= 0 and index != FEN and first == last:
             return
-    hidden = (
+    holds_board = (
         index >= 0
         and index != FEN
-        and last - first >= LONG_VALUE
-        and holds_board(text, first, last)
+        and last - first >= MIN_BOARD_BYTES
+        and has_board(text, first, last)
     )
-    if index < 0 or hidden:
-        if spans[FEN, 1] == 0 and (hidden or _is_start(text, name, value, close)):
-            spans[FEN, 0], spans[FEN, 1] = at, close  # starts with a bracket: an invalid FEN
+    if index < 0 or holds_board:
+        if spans[FEN, 1] == 0 and (holds_board or _may_hold_start(text, name, value, close)):
+            spans[FEN, 0], spans[FEN, 1] = at, close  # an invalid FEN, since it begins with `[`
         return
-    begun, ended = spans[FEN, 0], spans[FEN, 1]
-    if index != FEN or ended == 0 or text[begun] == 91:
+    fen_start, fen_end = spans[FEN, 0], spans[FEN, 1]
+    if index != FEN or fen_end == 0 or text[fen_start] == 91:
         spans[index, 0] = first
-    elif ended - begun == last - first and is_here(text, first, text[begun:ended]):
+    elif fen_end - fen_start == last - first and has_word_at(text, first, text[fen_start:fen_end]):
         return
-    spans[index, 1] = last  # two FEN tags: the span covers both, an invalid FEN
+    spans[index, 1] = last  # after two different FEN tags, the span covers both: an invalid FEN
 
 
 @njit(**BORROWING)
 def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
-    """Fill `spans` (int64[G, F, 2]) and `movetext` (int64[G]) for the games at `starts`.
+    """Fill in the spans of the tags, int64[G, F, 2], and the start of each movetext, int64[G].
 
-    `starts` is int64[G + 1]. The span of an absent tag is zeros.
+    `starts` (int64[G + 1]) are the first bytes of the games and the end of the last one. The span
+    of an absent tag is (0, 0).
     """
     for game in range(len(starts) - 1):
         at, end = starts[game], starts[game + 1]
         spans[game] = 0
         while at < end:
-            at = skip_marks(text, at, end)
+            at = skip_byte_order_marks(text, at, end)
             first = skip_blanks(text, at, end)
-            close = plain_close(text, first, end)
+            close = find_plain_close(text, first, end)
             if close >= 0:
                 _store_tag(text, first, close, spans[game])
-                at = next_line(text, close + 1, end)
+                at = skip_line_break(text, close + 1, end)
                 continue
-            following = line_end(text, first, end)
+            following = skip_line(text, first, end)
             char = text[first] if first < following else 10
             if char == 91:
-                body = tags_end(text, first, following)
+                body = skip_tags(text, first, following)
                 while first < body and text[first] == 91:
-                    close = min(_tag_close(text, first, following), body)
+                    close = min(_find_tag_close(text, first, following), body)
                     _store_tag(text, first, close, spans[game])
                     first = skip_blanks(text, min(close + 1, body), body)
                 if body < following:
@@ -310,10 +322,10 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
             elif char == 37 or char == 59:  # % ;
                 if first > at:
                     break  # an indented line is movetext
-                if spans[game, FEN, 1] == 0 and holds_board(text, first, following):
-                    spans[game, FEN, 0] = first  # starts with % or ;: an invalid FEN
+                if spans[game, FEN, 1] == 0 and has_board(text, first, following):
+                    spans[game, FEN, 0] = first  # an invalid FEN, since it begins with `%` or `;`
                     spans[game, FEN, 1] = following
-            elif not is_line_end(text, first, following):
+            elif not is_at_line_end(text, first, following):
                 break
             at = following
         movetext[game] = at
@@ -321,9 +333,9 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
 
 @njit(**BORROWING)
 def copy_spans(text: Any, spans: Any, out: Any, offsets: Any) -> None:
-    """Copy the bytes of all spans (int64[G, 2]) to `out` (uint8), and their starts to `offsets`.
+    """Copy the bytes of all spans, int64[G, 2], to `out`, uint8.
 
-    `offsets` is int32[G + 1].
+    Span `g` becomes `out[offsets[g]:offsets[g + 1]]`; `offsets` is int32[G + 1].
     """
     total = 0
     offsets[0] = 0
@@ -336,7 +348,7 @@ def copy_spans(text: Any, spans: Any, out: Any, offsets: Any) -> None:
 
 @njit(**BORROWING)
 def hash_spans(text: Any, spans: Any, out: Any) -> None:
-    """Hash each span's bytes (FNV-1a, 64 bits) into `out` (uint64[G])."""
+    """Write the hash (FNV-1a, 64 bits) of each span's bytes to `out`, uint64[G]."""
     for game in range(len(spans)):
         total = U(0xCBF2_9CE4_8422_2325)
         for at in range(spans[game, 0], spans[game, 1]):

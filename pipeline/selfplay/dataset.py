@@ -36,9 +36,9 @@ from pipeline.dataset.files.shards import (
 from pipeline.dataset.files.stored_planes import to_arrow
 from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
-from pipeline.ingest.chunk import IngestConfig, assign_splits, pack_rows, part_name
+from pipeline.ingest.chunk import IngestConfig, assign_splits, note_name, pack_rows
 from pipeline.ingest.games import read_games
-from pipeline.ingest.games_table import games_table
+from pipeline.ingest.games_table import build_games_table
 from pipeline.ingest.manifest import build_manifest
 from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig
@@ -122,7 +122,7 @@ def _encode_chunk(
     rows_S = np.array([search.row for search in searches], dtype=np.int64)
     searched = Records(rows.view(pgn.ROW, np.ndarray)).take(rows_S)
     columns = {name: searched[name] for name in pgn.REPLAYED}
-    columns |= make_earlier_columns(pgn.earlier_moves(rows, filled, config.history), rows_S)
+    columns |= make_earlier_columns(pgn.collect_earlier_moves(rows, filled, config.history), rows_S)
     columns["game"] = make_game_column(searched["game"], chunk.first_game)
     packed_SW, splits_G = pack_rows(searched), assign_splits(tagged.games.identity, config)
     files = []
@@ -139,7 +139,7 @@ def _encode_chunk(
                 config.planes,
             )
             files.append(shard)
-    table = games_table(tagged, text, chunk, splits_G)
+    table = build_games_table(tagged, text, chunk, splits_G)
     name = f"games-{chunk.index:05d}.parquet"
     publish(folder.notes, name, len(table), partial(pq.write_table, table))
     digest = hashlib.sha256(chunk.text).hexdigest()
@@ -235,7 +235,7 @@ def _publish_note(
         "label_collisions": int(np.isin(promotions, (2, 3, 4)).sum()),
         "files": files,
     }
-    publish_json(folder.notes, part_name(index), note)
+    publish_json(folder.notes, note_name(index), note)
 
 
 def summarize_games(journals: Journals) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from pipeline.dumps.formats.evaluations import Sample
 from pipeline.dumps.source import is_same_file
 from pipeline.errors import DatasetError
 from pipeline.evaluation.game_texts import read_dump, read_texts
-from pipeline.ingest.games import parse_result, tag_value
+from pipeline.ingest.games import decode_span, parse_result
 from pipeline.pgn import tags
 from pipeline.pgn.text import MATE, translate_movetext
 from pipeline.storage.stores import file_hash, open_for_arrow
@@ -293,15 +293,15 @@ def _rewrite_game(text: bytes) -> str:
     data, bounds = np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)])
     spans, begin = np.zeros((1, len(tags.TAGS), 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     tags.scan_tags(data, bounds, spans, begin)
-    movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
+    movetext = decode_span(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
     # assessments such as +-- would be null moves to python-chess
     movetext = re.sub(r"--+\+|\+--+", "", movetext)
     # python-chess would read `1e4` as one move: separate the move number
     movetext = re.sub(r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext)
     movetext = "\n".join(filter(str.strip, movetext.splitlines()))
     movetext = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", movetext)
-    result = parse_result(tag_value(data, spans[0, tags.RESULT]))
-    values = {"Result": RESULT_NAMES.get(result, ""), "FEN": tag_value(data, spans[0, tags.FEN])}
+    result = parse_result(decode_span(data, spans[0, tags.RESULT]))
+    values = {"Result": RESULT_NAMES.get(result, ""), "FEN": decode_span(data, spans[0, tags.FEN])}
     tag_lines = "".join(f'[{name} "{value}"]\n' for name, value in values.items() if value)
     return f"{tag_lines}\n{movetext}\n"
 

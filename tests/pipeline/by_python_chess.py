@@ -1,15 +1,12 @@
-"""What python-chess makes of PGN text: the independent reader that the pipeline's is compared with.
+"""Read PGN with python-chess, as an oracle for the pipeline, of which nothing is imported.
 
-It reads the main line with `chess.pgn`'s own tokens, board and errors, and gives each game the
-pipeline's words for what became of it. `find_problem` finds what python-chess skips without a word.
-Nothing of the pipeline is imported.
+The main line is read with `chess.pgn`'s own tokens, boards and errors, and each game gets a status
+in the pipeline's words. `find_problem` finds the problems that python-chess skips silently.
 """
 
 import io
 import re
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
 
 import chess
 import chess.pgn
@@ -19,16 +16,16 @@ RESULTS = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}
 
 @dataclass(slots=True)
 class Reading:
-    """One game: its tags, the board it ended on, and its verdict."""
+    """A game: its tags, its positions, and what python-chess reported."""
 
     headers: chess.pgn.Headers = field(default_factory=lambda: chess.pgn.Headers({}))
     start: chess.Board | None = None
     board: chess.Board | None = None
     errors: list[Exception] = field(default_factory=list)
     comments: list[list[str]] = field(default_factory=list)
-    """Comments before the first move, after the first, after the second ..."""
-    found: str = "*"
-    null: bool = False
+    """Comments before the first move, after the first move, after the second, and so on."""
+    movetext_result: str = "*"
+    has_null_move: bool = False
 
     @property
     def moves(self) -> list[chess.Move]:
@@ -36,20 +33,20 @@ class Reading:
 
     @property
     def result(self) -> int | None:
-        """White's result by the tag, else by the movetext."""
+        """Return White's result, by the tag or else by the movetext."""
         tag = self.headers.get("Result", "*")
-        return RESULTS.get(tag if tag in RESULTS else self.found)
+        return RESULTS.get(tag if tag in RESULTS else self.movetext_result)
 
     @property
-    def verdict(self) -> str:
-        """What becomes of the game in standard chess."""
+    def status(self) -> str:
+        """Return the status that the pipeline should give the game."""
         if self.board is None:
             return "bad FEN"
         if type(self.board) is not chess.Board or self.board.chess960:
             return "variant"
         if self.start is not None and self.start.status() & ~TOLERATED:
             return "bad FEN"
-        if self.null:
+        if self.has_null_move:
             return "null move"
         if self.errors:
             error = self.errors[0]
@@ -61,11 +58,11 @@ class Reading:
             return "no moves"
         if self.result is None:
             return "unfinished"
-        outcome = self.board.is_checkmate(), self.board.is_stalemate()
-        if any(outcome):
-            ended = 0 if outcome[1] else (-1 if self.board.turn else 1)
-            return "used" if ended == self.result else "result contradicts board"
-        return "used"
+        if self.board.is_checkmate():
+            result = -1 if self.board.turn else 1
+        else:
+            result = 0 if self.board.is_stalemate() else self.result
+        return "used" if result == self.result else "result contradicts board"
 
 
 TOLERATED = (
@@ -78,11 +75,11 @@ TOLERATED = (
     | chess.STATUS_TOO_MANY_CHECKERS
     | chess.STATUS_IMPOSSIBLE_CHECK
 )
-"""What may be odd about a position that the moves can still be replayed from."""
+"""Problems of a starting position from which moves can be replayed nevertheless."""
 
 
 class _Reader(chess.pgn.BaseVisitor[Reading]):
-    """Follow the main line of one game."""
+    """Reads the main line of a game."""
 
     def begin_game(self) -> None:
         self.reading = Reading()
@@ -107,11 +104,11 @@ class _Reader(chess.pgn.BaseVisitor[Reading]):
 
     def visit_move(self, board: chess.Board, move: chess.Move) -> None:
         self.reading.comments.append([])
-        self.reading.null |= not move and not self.reading.errors
+        self.reading.has_null_move |= not move and not self.reading.errors
 
     def visit_result(self, result: str) -> None:
-        if self.reading.found == "*":
-            self.reading.found = result
+        if self.reading.movetext_result == "*":
+            self.reading.movetext_result = result
 
     def handle_error(self, error: Exception) -> None:
         self.reading.errors.append(error)
@@ -120,16 +117,16 @@ class _Reader(chess.pgn.BaseVisitor[Reading]):
         return self.reading
 
 
-def _node(comments: list[str]) -> chess.pgn.Game:
-    """Return a node with comments, so that python-chess reads their eval and clock."""
+def _make_node(comments: list[str]) -> chess.pgn.Game:
+    """Return a node with comments, from which python-chess can read the eval and the clock."""
     node = chess.pgn.Game()
     node.comment = " ".join(comments)
     return node
 
 
 def expected_eval(reading: Reading, ply: int) -> int | None:
-    """Return the mover's eval, from the comment on the move before."""
-    score = _node(reading.comments[ply]).eval() if ply else None
+    """Return the mover's eval, from the comments on the move before."""
+    score = _make_node(reading.comments[ply]).eval() if ply else None
     if score is None or reading.start is None:
         return None
     white = score.white()
@@ -140,31 +137,25 @@ def expected_eval(reading: Reading, ply: int) -> int | None:
 
 
 def expected_clock(reading: Reading, ply: int) -> int | None:
-    """Return the mover's last clock; before a first move the base, if the game has clocks."""
+    """Return the mover's last clock; before the first move, the base if the game has clocks."""
     if ply >= 2:
-        seconds = _node(reading.comments[ply - 1]).clock()
+        seconds = _make_node(reading.comments[ply - 1]).clock()
         return None if seconds is None else min(int(seconds), 65534)
-    clocked = any(_node(comments).clock() is not None for comments in reading.comments[1:])
-    base = time_control(reading)[0] if clocked else None
+    has_clocks = any(_make_node(comments).clock() is not None for comments in reading.comments[1:])
+    base = read_time_control(reading)[0] if has_clocks else None
     return None if base is None or base > 65534 else base
 
 
-def time_control(reading: Reading) -> tuple[int | None, int | None]:
-    """Return base and increment by the tag."""
+def read_time_control(reading: Reading) -> tuple[int | None, int | None]:
+    """Return the base and increment in seconds, by the tag."""
     match = re.fullmatch(r"(\d+)(?:\+(\d+))?", reading.headers.get("TimeControl", ""))
     return (int(match[1]), int(match[2] or 0)) if match else (None, None)
 
 
-def read(data: bytes, limit: int = 1 << 30) -> list[Reading]:
-    """Read the games of decompressed PGN, at most `limit`; invalid UTF-8 is let through."""
-    handle = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
-    games = iter(lambda: chess.pgn.read_game(handle, Visitor=_Reader), None)
-    return list(islice(games, limit))
-
-
-def read_file(path: Path, limit: int = 1 << 30) -> list[Reading]:
-    """Read the games of a plain PGN file."""
-    return read(path.read_bytes(), limit)
+def read(data: bytes) -> list[Reading]:
+    """Read the games of PGN text; invalid UTF-8 is kept."""
+    text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
+    return list(iter(lambda: chess.pgn.read_game(text, Visitor=_Reader), None))
 
 
 _GAPS = re.compile(
@@ -186,12 +177,12 @@ _NUMBER = re.compile(r"(\d+)(\.*)")
 
 
 def find_problem(movetext: str, numbered: bool) -> tuple[str, int] | None:
-    """Return the first problem that python-chess skips silently, and how many moves stand before
-    it.
+    """Return the first problem that python-chess skips silently, and the number of moves before it.
 
-    `numbered`: the game begins at the usual position, where the numbers of moves are certain.
+    `numbered` says whether the game starts from the standard position, so that the numbers of its
+    moves are known.
     """
-    at, moves, ended = 0, 0, False
+    at, moves, has_ended = 0, 0, False
     while at < len(movetext):
         before = movetext[at - 1] if at else " "
         if movetext[at] == "(" and moves:
@@ -201,10 +192,10 @@ def find_problem(movetext: str, numbered: bool) -> tuple[str, int] | None:
         elif found := _NULL.match(movetext, at):
             mark = _MARK.match(movetext, at)
             if mark is None:
-                return "unreadable move" if ended else "null move", moves
+                return "unreadable move" if has_ended else "null move", moves
             at = mark.end()
         elif found := _GAPS.match(movetext, at) or _SCORE.match(movetext, at):
-            ended = ended or _SCORE.match(movetext, at) is not None
+            has_ended = has_ended or _SCORE.match(movetext, at) is not None
             at = found.end()
         elif not movetext.startswith("0-0", at) and (found := _NUMBER.match(movetext, at)):
             if (not found[2] and re.match(r"[A-Za-z0-9]", before)) or (
@@ -214,7 +205,7 @@ def find_problem(movetext: str, numbered: bool) -> tuple[str, int] | None:
                 return "unreadable move", moves
             at = found.end()
         elif found := _MOVE.match(movetext, at):
-            if ended:
+            if has_ended:
                 return "unreadable move", moves
             at, moves = found.end(), moves + 1
         elif found := _MARK.match(movetext, at):
@@ -236,14 +227,13 @@ _SHORT_DRAW = re.compile(r"(?<!\S)(?:1/2|0[.,]5[-:]0[.,]5|1/2:1/2)(?!\S)")
 
 
 def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
-    """Return the verdict on one game and what python-chess reads of it, given its tags and
-    movetext.
+    """Return the expected status of a game, and python-chess's reading of its tags and movetext.
 
-    The text is first put into the words that python-chess knows: no blank lines, blanks behind
-    glued move numbers, one blank and two decimals in an evaluation, a comma before its depth,
-    `1/2-1/2` for other spellings of a draw, ASCII for lone bytes of Latin-1 and CP1252 outside
-    comments, and without marks such as `+--`, which it reads as null moves. A tag with two scores,
-    or with one that no game ends in (`1/2-1`), has no result.
+    The text is first changed to forms that python-chess knows. Blank lines and marks such as `+--`,
+    which it reads as null moves, are removed. Move numbers get a blank after them. Evaluations get
+    one blank, two decimals, and a comma before the depth. Other spellings of a draw become
+    `1/2-1/2`. Outside comments, bytes of Latin-1 and CP1252 become ASCII. A tag with two scores, or
+    with one that no game ends in (`1/2-1`), means no result.
     """
     text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
@@ -272,20 +262,20 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     readings = read(data)
     reading = readings[0] if readings else Reading()
     is_later = problem is None or problem[1] > len(reading.moves)
-    if is_later or reading.verdict in ("bad FEN", "variant"):
-        return reading.verdict, reading
+    if is_later or reading.status in ("bad FEN", "variant"):
+        return reading.status, reading
     assert problem is not None
     return problem[0], reading
 
 
 def _read_latin_1(text: str) -> str:
-    """Return movetext whose undecodable bytes are ASCII, where their meaning is certain."""
+    """Replace undecodable bytes of movetext by ASCII where their meaning is certain."""
     sign, half = _LATIN_1_SIGNS
     return half.sub("1/2", sign.sub("!", text.translate(_LATIN_1)))
 
 
 def _variation_end(movetext: str, at: int) -> int:
-    """Return where the variation at `at` ends, -1 where it or a comment in it never does."""
+    """Return the end of the variation at `at`, -1 if it or a comment in it never ends."""
     depth = 0
     for found in _VARIATION.finditer(movetext, at):
         depth += (found[0] == "(") - (found[0] == ")")

@@ -1,4 +1,4 @@
-"""Write rows as Lichess publishes evaluated positions, with python-chess and DuckDB."""
+"""Write evaluated positions in the formats that Lichess publishes, with python-chess and DuckDB."""
 
 import json
 from collections.abc import Iterator
@@ -16,8 +16,21 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.pgn.text import MATE, NO_EVAL
 
-READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "eval", "ply", "game")
-FISHNET = {"fen": "VARCHAR", "cp": "INTEGER", "mate": "INTEGER", "move": "VARCHAR"}
+GAME_COLUMNS = (
+    "planes",
+    "castling",
+    "ep_file",
+    "halfmove",
+    "label",
+    "promotion",
+    "eval",
+    "ply",
+    "game",
+)
+FISHNET_TYPES = {"fen": "VARCHAR", "cp": "INTEGER", "mate": "INTEGER", "move": "VARCHAR"}
+LINE_TYPES = {"fen": "VARCHAR", "line": "VARCHAR"} | dict.fromkeys(
+    ("depth", "knodes", "cp", "mate"), "BIGINT"
+)
 STORED = (
     *("planes", "castling", "label", "promotion", "eval"),
     *("halfmove", "ply", "plies", "game", "elo", "opponent_elo", "result", "clock", "repetition"),
@@ -25,17 +38,15 @@ STORED = (
 """Columns that `read_rows` reads."""
 
 
-def evaluated_rows(
-    directory: Path, splits: tuple[str, ...] = ("train", "val", "test")
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a dataset that have an evaluation, in batches of columns."""
-    for split in splits:
-        for rows in Dataset.open(directory).read_rows(split, READ):
-            known = rows["eval"] != NO_EVAL
-            yield {name: values[known] for name, values in rows.items()}
+def read_evaluated_rows(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a dataset that have an evaluation, in batches."""
+    for split in ("train", "val", "test"):
+        for rows in Dataset.open(directory).read_rows(split, GAME_COLUMNS):
+            has_eval = rows["eval"] != NO_EVAL
+            yield {name: values[has_eval] for name, values in rows.items()}
 
 
-def boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
+def list_boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
     """Yield each row's board, move and White's evaluation in centipawns."""
     positions = row_positions(rows)
     black = rows["planes"][:, TURN_PLANE] != 0
@@ -48,13 +59,13 @@ def boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]
 
 
 def score(value: int) -> dict[str, int | None]:
-    """Return an evaluation as `cp` or `mate`, White's."""
-    mate = abs(value) == MATE
-    return {"cp": None if mate else value, "mate": (3 if value > 0 else -3) if mate else None}
+    """Return White's evaluation as Lichess's fields `cp` and `mate`, of which one is None."""
+    is_mate = abs(value) == MATE
+    return {"cp": None if is_mate else value, "mate": (3 if value > 0 else -3) if is_mate else None}
 
 
 def fishnet_row(board: chess.Board, move: chess.Move, value: int) -> dict[str, Any]:
-    """Return a row of Lichess/fishnet-evals; castling is king takes rook."""
+    """Return a row of Lichess/fishnet-evals, where castling is written as king takes rook."""
     return {
         "fen": board.fen(en_passant="legal"),
         **score(value),
@@ -62,8 +73,11 @@ def fishnet_row(board: chess.Board, move: chess.Move, value: int) -> dict[str, A
     }
 
 
-def analyses(board: chess.Board, move: chess.Move, value: int, number: int) -> dict[str, Any]:
-    """Return an entry of lichess_db_eval.jsonl whose deepest analysis is that of the row."""
+def json_entry(board: chess.Board, move: chess.Move, value: int, number: int) -> dict[str, Any]:
+    """Return an entry of lichess_db_eval.jsonl whose best line has the given move and value.
+
+    `number` changes the nodes and the order of the analyses.
+    """
     others = [board.uci(other, chess960=True) for other in list(board.legal_moves)[:2]]
     first = board.uci(move, chess960=True)
     after = board.copy(stack=False)
@@ -83,49 +97,29 @@ def analyses(board: chess.Board, move: chess.Move, value: int, number: int) -> d
     return {"fen": " ".join(board.fen(en_passant="legal").split()[:4]), "evals": evals}
 
 
-def write_analyses(fishnet: Path, path: Path) -> None:
-    """Write a table of fishnet-evals as Lichess/chess-position-evaluations, by DuckDB: four lines
-    each, one of which is right.
-
-    It is the first of the deepest analysis with most nodes, between others that have no legal move.
-    A position that follows itself is written once.
-    """
-    deepest = ["30, 900 + n % 7, cp, mate, move || ' a1a1'", "30, 900 + n % 7, 7, NULL, 'a1a1'"]
-    others = ["12, 5000, -20000, NULL, 'a1a1'", "30, 20, NULL, 5, 'a1a1'"]
-    orders = ([others[0], *deepest, others[1]], [others[1], *deepest, others[0]])
-    even, odd = (
-        "[" + ", ".join(f"row({at}, {row})" for at, row in enumerate(order)) + "]"
-        for order in orders
-    )
-    query = f"""
-        WITH short AS (SELECT * REPLACE (array_to_string(split(fen, ' ')[:4], ' ') AS fen),
-                              file_row_number AS n
-                       FROM read_parquet('{fishnet}', file_row_number = true)),
-             kept AS (FROM short QUALIFY fen IS DISTINCT FROM lag(fen) OVER (ORDER BY n)),
-             items AS (SELECT n, fen, unnest(CASE WHEN n % 2 = 0 THEN {even} ELSE {odd} END) AS item
-                       FROM kept)
-        SELECT fen, item[6] AS line, item[2]::BIGINT AS depth, item[3]::BIGINT AS knodes,
-               item[4]::BIGINT AS cp, item[5]::BIGINT AS mate
-        FROM items ORDER BY n, item[1]"""
-    with duckdb.connect() as database:
-        database.execute("SET preserve_insertion_order = true; SET threads = 1")
-        database.execute(
-            f"COPY ({query}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 122880)"
-        )
+def list_lines(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an entry in Lichess/chess-position-evaluations: one for each line."""
+    for analysis in entry["evals"]:
+        for line in analysis["pvs"]:
+            numbers = {name: analysis[name] for name in ("depth", "knodes")}
+            yield {"fen": entry["fen"]} | numbers | line
 
 
-def write_parquet(path: Path, rows: Iterator[dict[str, Any]], group: int = 122_880) -> None:
-    """Write rows of fishnet-evals as Parquet by DuckDB, from JSON lines beside the file."""
+def write_parquet(
+    path: Path,
+    rows: Iterator[dict[str, Any]],
+    types: dict[str, str] = FISHNET_TYPES,
+    group: int = 122_880,
+) -> None:
+    """Write rows as Parquet by DuckDB, from JSON lines; `group` is the size of a row group."""
     lines = path.with_suffix(".jsonl")
     with lines.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     with duckdb.connect() as database:
-        source = f"read_json('{lines}', format='newline_delimited', columns={FISHNET})"
+        source = f"read_json('{lines}', format='newline_delimited', columns={types})"
         options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {group}"
         database.execute("SET preserve_insertion_order = true; SET threads = 1")
-        database.execute(
-            f"COPY (SELECT {', '.join(FISHNET)} FROM {source}) TO '{path}' ({options})"
-        )
+        database.execute(f"COPY (SELECT {', '.join(types)} FROM {source}) TO '{path}' ({options})")
     lines.unlink()
 
 

@@ -1,13 +1,13 @@
 """Convert Lichess's evaluated positions to text for `pipeline.pgn.evaluation_rows`, one per line.
 
     Lichess/fishnet-evals               Parquet: fen, cp, mate, and a human player's move, if any
-    Lichess/chess-position-evaluations  Parquet: fen, line, depth, knodes, cp, mate; one row per
+    Lichess/chess-position-evaluations  Parquet: fen, line, depth, knodes, cp, mate; a row for each
                                         line of each analysis
     lichess_db_eval.jsonl.zst           JSON lines: the same data, one object per position
 
-If a position has several analyses, the first line of the deepest is used, and among equally deep
-ones the one with the most nodes. Parquet is read in batches of rows and JSON in blocks of lines, so
-memory is bounded. README.md describes the datasets.
+If a position has several analyses, the first line of the deepest one is used; among equally deep
+analyses, of the one with the most nodes. Parquet is read in batches of rows and JSON in blocks of
+lines, so memory is bounded. README.md describes the datasets.
 
 Axes: N lines of analyses, S positions.
 """
@@ -29,32 +29,34 @@ from numpy.typing import NDArray
 from pipeline.dumps.formats.text import Readable
 from pipeline.errors import DumpError
 
-FISHNET = "Lichess fishnet evaluations (Parquet)"
-POSITIONS = "Lichess position evaluations (Parquet)"
+FISHNET_TABLE = "Lichess fishnet evaluations (Parquet)"
+POSITION_TABLE = "Lichess position evaluations (Parquet)"
 JSON_LINES = "Lichess position evaluations (JSON lines)"
-ENGINE_MOVES = (POSITIONS, JSON_LINES)
-"""Inputs with engine moves."""
-COLUMNS = {
-    FISHNET: ("fen", "cp", "mate", "move"),
-    POSITIONS: ("fen", "line", "depth", "knodes", "cp", "mate"),
+ENGINE_MOVE_INPUTS = (POSITION_TABLE, JSON_LINES)
+"""Inputs whose moves are an engine's."""
+INPUT_COLUMNS = {
+    FISHNET_TABLE: ("fen", "cp", "mate", "move"),
+    POSITION_TABLE: ("fen", "line", "depth", "knodes", "cp", "mate"),
 }
-TEXTS = ("fen", "line", "move")
-BATCH, BATCH_BYTES = 1 << 15, 1 << 24
-"""Maximum rows to read at a time, and their approximate maximum bytes; one row may be larger."""
+"""Columns of each kind of table."""
+TEXT_COLUMNS = ("fen", "line", "move")
+MAX_BATCH_ROWS, MAX_BATCH_BYTES = 1 << 15, 1 << 24
+"""Maximum rows to read at a time, and approximately their maximum bytes."""
 MAX_TEXT_BYTES = 1 << 10
 """Maximum bytes of a FEN, move or line of moves; a row with a longer one is invalid."""
-BLOCK, MAX_LINE_BYTES = 1 << 21, 1 << 20
+JSON_BLOCK_BYTES, MAX_LINE_BYTES = 1 << 21, 1 << 20
 """Bytes of JSON to parse at a time, and maximum bytes of a line; longer lines are invalid rows."""
 BROKEN_LINE = b"\t\t\t\n"
+"""Output line without a FEN, score and move, which is counted as a bad row."""
 INVALID_START = b"!"
-"""Text that is not valid JSON; it replaces the start of a line that is too long."""
-_LINE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
-_ANALYSIS = pa.struct({"pvs": pa.list_(_LINE), "knodes": pa.int64(), "depth": pa.int64()})
-_SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
+"""Text that replaces the start of a line that is too long, so that it is not valid JSON."""
+_LINE_TYPE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
+_ANALYSIS_TYPE = pa.struct({"pvs": pa.list_(_LINE_TYPE), "knodes": pa.int64(), "depth": pa.int64()})
+_JSON_SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS_TYPE)})
 
 
 class Sample(NamedTuple):
-    """A random share of an input's row groups or blocks; smaller shares are subsets of larger."""
+    """Random choice of row groups or blocks; a smaller share is a subset of a larger one."""
 
     share: float = 1.0
     seed: int = 0
@@ -68,10 +70,12 @@ class Sample(NamedTuple):
 WHOLE_INPUT = Sample()
 
 
-def recognize(schema: pa.Schema) -> str | None:
+def recognize_input(schema: pa.Schema) -> str | None:
     """Return the name of the input that has these columns, None for any other table."""
-    names = (name for name in (POSITIONS, FISHNET) if set(COLUMNS[name]) <= set(schema.names))
-    return next(names, None)
+    for name in (POSITION_TABLE, FISHNET_TABLE):
+        if set(INPUT_COLUMNS[name]) <= set(schema.names):
+            return name
+    return None
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -83,84 +87,96 @@ def is_text(kind: pa.DataType) -> bool:
 def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
     """Raise DumpError if a column occurs twice or has the wrong type.
 
-    Text columns must be text, other columns integers or floats.
+    TEXT_COLUMNS must be text, and the other columns integers or floats.
     """
     for column in columns:
         if len(schema.get_all_field_indices(column)) > 1:
             raise DumpError(f"{name}: the column {column} occurs twice")
         kind = schema.field(column).type
         is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        if not (pa.types.is_null(kind) or (is_text(kind) if column in TEXTS else is_number)):
-            wanted = "text" if column in TEXTS else "a whole number"
+        if not (pa.types.is_null(kind) or (is_text(kind) if column in TEXT_COLUMNS else is_number)):
+            wanted = "text" if column in TEXT_COLUMNS else "a whole number"
             raise DumpError(f"{name}: the column {column} is {kind}, but must be {wanted}")
 
 
 def read_parquet(
     name: str, source: Any, kind: str, sample: Sample, on_share: Callable[[float], None]
 ) -> Iterator[memoryview]:
-    """Yield the lines of a table, a few batches of rows at a time.
+    """Yield the output lines of a table, a batch of rows at a time.
 
-    `source` is an open file. `on_share` is called with the share of row groups read so far. Raises
-    OSError for damage, after all lines before it.
+    `source` is the open file, `kind` a key of INPUT_COLUMNS. `on_share` is called with the share of
+    the rows read so far. Positions whose analyses may continue in a row group that is not sampled
+    are left out. Raises OSError for damage, after all lines before it.
     """
-    file, columns = pq.ParquetFile(source, pre_buffer=False), COLUMNS[kind]
-    texts = [column for column in columns if column in TEXTS]
-    groups = [
-        group for group in range(file.metadata.num_row_groups) if sample.includes(name, group)
-    ]
+    file, columns = pq.ParquetFile(source, pre_buffer=False), INPUT_COLUMNS[kind]
+    text_columns = [column for column in columns if column in TEXT_COLUMNS]
+    count = file.metadata.num_row_groups
+    groups = [group for group in range(count) if sample.includes(name, group)]
     rows, done = max(sum(file.metadata.row_group(group).num_rows for group in groups), 1), 0
     rest: pa.RecordBatch | None = None
     try:
         for group in groups:
-            size = _batch_size(file, source, group, texts)
+            # a position at the edge of a sampled group may have other analyses in its neighbor
+            is_after_gap = group > 0 and not sample.includes(name, group - 1)
+            rest = None if is_after_gap else rest
+            edge_fen: pa.Scalar | None = None
+            size = _choose_batch_rows(file, source, group, text_columns)
             for batch in file.iter_batches(
                 size, row_groups=[group], columns=columns, use_threads=False
             ):
                 done += len(batch)
-                for text in texts:
+                for text in text_columns:
                     at = batch.schema.get_field_index(text)
                     batch = batch.set_column(at, text, batch.column(at).cast(pa.string()))
-                if kind == POSITIONS:
+                if kind == POSITION_TABLE:
+                    if is_after_gap and len(batch):
+                        edge_fen = batch.column("fen")[0] if edge_fen is None else edge_fen
+                        is_other = pc.not_equal(batch.column("fen"), edge_fen)
+                        batch = batch.filter(is_other.fill_null(True))
                     batch, rest = _select_deepest(batch, rest)
                 yield _format_lines(batch)
                 on_share(done / rows)
     except (pa.ArrowException, OSError) as error:
         raise OSError(" ".join(str(error).split())[:200]) from error
-    if rest is not None:
+    if rest is not None and groups[-1] == count - 1:
         yield _format_lines(rest)
 
 
-def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str]) -> int:
-    """Return how many rows of a group to read at a time: fewer if the texts are long.
+def _choose_batch_rows(
+    file: pq.ParquetFile, source: Any, group: int, text_columns: list[str]
+) -> int:
+    """Return how many rows of a row group to read at a time, fewer if its texts are long.
 
-    The size of a text is the average, or the longest text of a dictionary, since any number of rows
-    may repeat it.
+    A row's texts are assumed to be as long as the average, or as the longest text of a dictionary,
+    since all rows may repeat that one.
     """
     metadata = file.metadata.row_group(group)
     chunks = [metadata.column(at) for at in range(metadata.num_columns)]
-    chunks = [chunk for chunk in chunks if chunk.path_in_schema in texts]
+    chunks = [chunk for chunk in chunks if chunk.path_in_schema in text_columns]
     rows = max(metadata.num_rows, 1)
-    longest: int = sum(chunk.total_uncompressed_size for chunk in chunks) // rows
-    repeated = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
-    if repeated and metadata.num_rows:
-        words = pq.ParquetFile(
-            source, metadata=file.metadata, read_dictionary=repeated, pre_buffer=False
+    row_bytes: int = sum(chunk.total_uncompressed_size for chunk in chunks) // rows
+    encoded = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
+    if encoded and metadata.num_rows:
+        dictionaries = pq.ParquetFile(
+            source, metadata=file.metadata, read_dictionary=encoded, pre_buffer=False
         )
-        first = words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False)
-        for column in next(first):
+        first_row = dictionaries.iter_batches(
+            1, row_groups=[group], columns=encoded, use_threads=False
+        )
+        for column in next(first_row):
             # a column with only nulls may have another type
             if pa.types.is_dictionary(column.type):
-                longest = max(longest, pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
-    return max(1, min(BATCH, BATCH_BYTES // max(longest, 1)))
+                row_bytes = max(row_bytes, pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
+    return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(row_bytes, 1)))
 
 
 def _select_deepest(
     batch: pa.RecordBatch, rest: pa.RecordBatch | None
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the best line of each position except the last, and the best line so far of the last.
+    """Return the best line of each position in a batch, that of the last position separately.
 
-    A position is a run of rows with the same FEN, and the last one may continue in the next batch.
-    `rest` is the second return value of the previous batch.
+    A position is a run of rows with the same FEN. The last run may continue in the next batch, for
+    which its best line so far is passed as `rest`.
     """
     rows = batch if rest is None else pa.concat_batches([rest, batch])
     fens = rows.column("fen")
@@ -174,17 +190,20 @@ def _select_deepest(
 def _find_deepest(
     position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Array
 ) -> NDArray[np.int64]:
-    """Return the first of the deepest lines with most nodes of each position, int64[S]."""
+    """Return the index of each position's best line: deepest, then most nodes, then first.
+
+    The result is int64[S].
+    """
     depth_N, knodes_N = (
         np.asarray(_to_integers(column).fill_null(0)) for column in (depth, knodes)
     )
-    # ~ reverses the order and, unlike -, does not overflow
+    # `~` reverses the order and, unlike `-`, cannot overflow
     order_N = np.lexsort((~knodes_N, ~depth_N, position_N))
     return order_N[np.flatnonzero(np.diff(position_N, prepend=-1))]
 
 
 def _format_lines(best: pa.RecordBatch) -> memoryview:
-    """Return a batch of positions as text, one line per row, with the first move of each line."""
+    """Format a batch of positions as text, a line for each: FEN, score, first move."""
     cp, mate = (_to_integers(best.column(name)) for name in ("cp", "mate"))
     is_mate = mate.is_valid()
     mates = pc.binary_join_element_wise("#", mate.drop_null().cast(pa.string()), "")
@@ -203,7 +222,7 @@ def _format_lines(best: pa.RecordBatch) -> memoryview:
 
 
 def _to_integers(column: pa.Array) -> pa.Array:
-    """Return numbers as int64, null if they are not integers or do not fit."""
+    """Convert numbers to int64, with null for those that are not whole or do not fit."""
     if pa.types.is_signed_integer(column.type) or pa.types.is_null(column.type):
         return column.cast(pa.int64())
     wide = column.cast(pa.float64(), safe=False)
@@ -212,34 +231,34 @@ def _to_integers(column: pa.Array) -> pa.Array:
 
 
 def _to_texts(column: pa.Array) -> pa.Array:
-    """Return texts as bytes, with `?` for those that are too long or have control characters."""
+    """Convert texts to bytes, with `?` for those that are too long or have control characters."""
     texts = column.cast(pa.binary())
-    odd, data = pc.greater(pc.binary_length(texts), MAX_TEXT_BYTES), texts.buffers()[2]
+    is_invalid, data = pc.greater(pc.binary_length(texts), MAX_TEXT_BYTES), texts.buffers()[2]
     if data and np.frombuffer(data, dtype=np.uint8).min() < ord(" "):
-        odd = pc.or_(odd, pc.match_substring_regex(texts, "[\\x00-\\x1f]"))
-    return pc.if_else(odd, b"?", texts) if pc.any(odd).as_py() else texts
+        is_invalid = pc.or_(is_invalid, pc.match_substring_regex(texts, "[\\x00-\\x1f]"))
+    return pc.if_else(is_invalid, b"?", texts) if pc.any(is_invalid).as_py() else texts
 
 
 # ---------------------------------------------------------------- JSON lines
 
 
 def read_json_lines(name: str, stream: Readable, sample: Sample) -> Iterator[bytes]:
-    """Convert a stream of JSON objects to lines, one block at a time.
+    """Convert JSON lines to output lines, one block at a time; the sample selects blocks.
 
-    The sample selects blocks. Invalid objects become invalid rows.
+    Invalid lines become invalid rows.
     """
-    for number, block in enumerate(_blocks(stream)):
+    for number, block in enumerate(_read_blocks(stream)):
         if sample.includes(name, number):
             yield _convert_block(block)
 
 
-def _blocks(stream: Readable) -> Iterator[bytes]:
-    """Yield blocks of whole lines, each about BLOCK bytes.
+def _read_blocks(stream: Readable) -> Iterator[bytes]:
+    """Yield blocks of whole lines of about JSON_BLOCK_BYTES.
 
-    A line that is too long is replaced and not cut: a part of it could be another valid object.
+    The start of a line that is too long is replaced, so that its rest cannot be a valid object.
     """
     rest = b""
-    while data := stream.read(BLOCK):
+    while data := stream.read(JSON_BLOCK_BYTES):
         whole, newline, rest = (rest + data).rpartition(b"\n")
         rest = rest if len(rest) <= MAX_LINE_BYTES else INVALID_START
         if newline:
@@ -249,12 +268,12 @@ def _blocks(stream: Readable) -> Iterator[bytes]:
 
 
 def _convert_block(block: bytes) -> bytes:
-    """Convert JSON lines, an object each; if they cannot be parsed as a whole, line by line."""
-    lines, data = block.split(b"\n"), b"{}\n" + block  # Arrow crashes if `null` is the first value
+    """Convert a block of JSON lines at once, or line by line if that fails."""
+    lines, data = block.split(b"\n"), b"{}\n" + block  # Arrow crashes if the first value is null
     options = {
         "read_options": pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
         "parse_options": pa.json.ParseOptions(
-            explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"
+            explicit_schema=_JSON_SCHEMA, unexpected_field_behavior="ignore"
         ),
     }
     if max(map(len, lines)) <= MAX_LINE_BYTES:
@@ -266,7 +285,7 @@ def _convert_block(block: bytes) -> bytes:
 
 
 def _convert_objects(rows: pa.RecordBatch) -> memoryview:
-    """Convert parsed positions to lines; those without an analysis or a line have no score."""
+    """Convert parsed positions to output lines, without a score if there is no analysis."""
     evals = rows.column("evals")
     analyses, pvs = pc.list_flatten(evals), pc.struct_field(pc.list_flatten(evals), "pvs")
     analysis_N = np.asarray(pc.list_parent_indices(pvs))
@@ -283,19 +302,20 @@ def _convert_objects(rows: pa.RecordBatch) -> memoryview:
     return _format_lines(pa.RecordBatch.from_pydict({"fen": rows.column("fen"), **columns}))
 
 
-_UNREADABLE = (
+_PARSE_ERRORS = (
     *(ValueError, TypeError, AttributeError, OSError, OverflowError, RecursionError),
     pa.ArrowException,
 )
 
 
 def _convert_line(text: bytes) -> bytes:
-    """Convert one JSON object to a line, BROKEN_LINE if it is too long or not a position."""
+    """Convert a JSON line to an output line, BROKEN_LINE if it is too long or not a position."""
     if len(text) > MAX_LINE_BYTES:
         return BROKEN_LINE
     try:
-        entry = json.loads(text, parse_float=str)  # as text, fractions fail the schema's integers
-        rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
+        # parsed as text, a fraction does not fit the schema's integers
+        entry = json.loads(text, parse_float=str)
+        rows = pa.RecordBatch.from_pylist([entry], schema=_JSON_SCHEMA)
         return bytes(_convert_objects(rows))
-    except _UNREADABLE:
+    except _PARSE_ERRORS:
         return BROKEN_LINE

@@ -1,7 +1,7 @@
 """Read the tables of tables.py, such as Lichess's games and puzzles, from Parquet.
 
-ChessMarro's 77 x 8 x 8 booleans are not read: the planes are computed from the FEN. Text may be
-stored as string, large_string, string_view or dictionary. Parquet is read only from files, since
+Text may be stored as string, large_string, string_view or dictionary. The planes in ChessMarro's
+tables are not read, since they follow from the FEN. Parquet of games is read only from files, since
 its index is at the end.
 """
 
@@ -17,30 +17,30 @@ import pyarrow.parquet as pq
 
 from pipeline.dumps.formats import evaluations
 from pipeline.dumps.formats.evaluations import is_text
-from pipeline.dumps.formats.tables import READABLE, Table, recognize_columns
+from pipeline.dumps.formats.tables import READABLE_TABLES, Table, recognize_columns
 from pipeline.errors import DumpError
 
-MAGIC = b"PAR1"
-BATCH = 256
-"""Rows held in memory at a time."""
+PARQUET_MAGIC = b"PAR1"
+BATCH_ROWS = 256
+"""Rows to hold in memory at a time."""
 MAX_ROW_BYTES = 1 << 20
 """Maximum bytes per row, averaged over a row group; a file with larger rows is refused."""
 
 
 def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] | None:
-    """Open a table of evaluated positions; return None for any other table.
+    """Open a table of evaluated positions; return its kind, the open file and its footer's hash.
 
-    Returns the name of the input, the open file and a hash of its footer. `source` is a path or an
-    open file. Raises DumpError for a file that cannot be opened or a column of the wrong type.
+    Returns None for any other table. `source` is a path or an open file. Raises DumpError for a
+    file that cannot be opened or a column of the wrong type.
     """
     with _refuse_damage(name):
         is_path = isinstance(source, str)
         opened = pa.OSFile(os.fsencode(source)) if is_path else pa.PythonFile(source, mode="r")
         schema = pq.read_schema(opened)
-        kind = evaluations.recognize(schema)
+        kind = evaluations.recognize_input(schema)
         if kind is None:
             return None
-        evaluations.check_types(name, schema, evaluations.COLUMNS[kind])
+        evaluations.check_types(name, schema, evaluations.INPUT_COLUMNS[kind])
         return kind, opened, hash_footer(opened)
 
 
@@ -49,14 +49,14 @@ def _refuse_damage(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        why = str(error).splitlines()[0][:200]
-        raise DumpError(f"{name} looks like Parquet but cannot be read: {why}") from error
+        reason = str(error).splitlines()[0][:200]
+        raise DumpError(f"{name} looks like Parquet but cannot be read: {reason}") from error
 
 
 def hash_footer(source: Any) -> Any:
-    """Return a sha256 over the footer of a Parquet file.
+    """Return the SHA-256 of a Parquet file's footer, which identifies a file without reading it.
 
-    The footer has the schema and the offsets, sizes and statistics of the columns.
+    The footer has the schema, and the offsets, sizes and statistics of the columns.
     """
     file = pa.OSFile(os.fsencode(source)) if isinstance(source, os.PathLike) else source
     size = file.size()
@@ -75,14 +75,14 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
     with _refuse_damage(name):
         source = pa.memory_map(os.fsencode(name))
         plain = pq.ParquetFile(source, pre_buffer=False)
-        texts = [field.name for field in plain.schema_arrow if is_text(field.type)]
-        # with dictionaries, a repeated value is in memory only once
+        text_columns = [field.name for field in plain.schema_arrow if is_text(field.type)]
+        # as a dictionary, a repeated value is in memory only once
         file = pq.ParquetFile(
-            source, metadata=plain.metadata, read_dictionary=texts, pre_buffer=False
+            source, metadata=plain.metadata, read_dictionary=text_columns, pre_buffer=False
         )
     for index in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(index)
-        if group.total_byte_size > MAX_ROW_BYTES * max(group.num_rows, BATCH):
+        if group.total_byte_size > MAX_ROW_BYTES * max(group.num_rows, BATCH_ROWS):
             raise DumpError(
                 f"{name} has rows of more than {MAX_ROW_BYTES >> 20} MiB, too large for a game"
             )
@@ -92,22 +92,24 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
     except DumpError as error:
         raise DumpError(f"{name} {error}") from error
     if table is None:
-        raise DumpError(f"{name} is Parquet with the columns {', '.join(header)[:200]}: {READABLE}")
-    if twice := [header[at] for at in table.columns.values() if header.count(header[at]) > 1]:
-        raise DumpError(f"{name}: the column {twice[0]} occurs twice")
+        raise DumpError(
+            f"{name} is Parquet with the columns {', '.join(header)[:200]}: {READABLE_TABLES}"
+        )
+    if repeated := [header[at] for at in table.columns.values() if header.count(header[at]) > 1]:
+        raise DumpError(f"{name}: the column {repeated[0]} occurs twice")
     return f"{table.name} (Parquet)", _convert_rows(name, file, table, on_share)
 
 
 def _convert_rows(
     name: str, file: pq.ParquetFile, table: Table, on_share: Callable[[float], None]
 ) -> Iterator[str]:
-    """Yield each row as PGN, with null and NaN as ""; raises OSError for damage."""
+    """Yield each row as PGN, reading null and NaN as ""; raise OSError for damage."""
     number, total = 0, max(file.metadata.num_rows, 1)
     header = file.schema_arrow.names
     columns = {key: header[at] for key, at in table.columns.items()}
     names = list(columns.values())
     try:
-        for batch in file.iter_batches(BATCH, columns=names, use_threads=False):
+        for batch in file.iter_batches(BATCH_ROWS, columns=names, use_threads=False):
             values = [_cast_to_texts(name, column, batch.column(column)) for column in names]
             for row in zip(*values, strict=True):
                 number += 1
@@ -120,7 +122,7 @@ def _convert_rows(
 
 
 def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
-    """Convert numbers, dates, texts or lists of texts to texts; raises DumpError for others."""
+    """Convert numbers, dates, texts or lists of texts to texts; raise DumpError for other types."""
     try:
         if pa.types.is_dictionary(values.type):
             words = values.dictionary.cast(pa.string()).to_pylist()
@@ -128,9 +130,9 @@ def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
         if pa.types.is_floating(values.type):
             values = pc.if_else(pc.is_finite(values), values, None)
         is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
-        if is_list and is_text(values.type.value_type):  # themes of puzzles
+        if is_list and is_text(values.type.value_type):  # the themes of puzzles
             values = pc.binary_join(values.cast(pa.list_(pa.string())), " ")
         return values.cast(pa.string()).fill_null("").to_pylist()  # type: ignore[no-any-return]
     except pa.ArrowException as error:
-        why = f"is {values.type}, which cannot be converted to text"
-        raise DumpError(f"{name}: the column {column} {why}") from error
+        problem = f"is {values.type}, which cannot be converted to text"
+        raise DumpError(f"{name}: the column {column} {problem}") from error

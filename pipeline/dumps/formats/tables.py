@@ -5,30 +5,37 @@
     movetext and tags                      Lichess's published games
     moves, winner, white_rating ...        Kaggle's table of Lichess's games: SAN without numbers
 
-Column names are compared without case, spaces and underscores. The rating and themes of a puzzle
-are stored in `puzzle_rating` and `puzzle_themes` of `games.parquet`, and its id in `site`.
+Column names are compared without case, spaces and underscores. A puzzle's id is stored in `site` of
+`games.parquet`, its rating and themes in `puzzle_rating` and `puzzle_themes`.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.dumps.formats.text import FEN, clean, write_broken_row, write_position_row, write_tags
+from pipeline.dumps.formats.text import (
+    FEN_PATTERN,
+    clean_value,
+    format_broken_row,
+    format_position_game,
+    format_tags,
+)
 from pipeline.errors import DumpError
 from pipeline.pgn import tags
 
-UCI = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?")
-SAN = re.compile(r"O-O(?:-O)?|[NBRQK]?[a-h]?[1-8]?x?[a-h][1-8](?:=?[NBRQnbrq])?")
-PUZZLE = (
+UCI_PATTERN = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?")
+SAN_PATTERN = re.compile(r"O-O(?:-O)?|[NBRQK]?[a-h]?[1-8]?x?[a-h][1-8](?:=?[NBRQnbrq])?")
+PUZZLE_COLUMNS = (
     *("PuzzleId", "FEN", "Moves", "Rating", "RatingDeviation"),
     *("Popularity", "NbPlays", "Themes", "GameUrl", "OpeningTags"),
 )
 """Columns of Lichess's puzzles, in file order."""
-FEN_NAMES = ("fen", "position", "fenoriginal", "epd")
-BEST_NAMES = ("bestuci", "best", "bestmove", "bm", "move", "uci", "san")
-MOVES_NAMES = ("movetext", "moves", "an")
-LICHESS_TAGS = tuple(name for name in tags.TAGS if not name.startswith(("Fianchetto", "Puzzle")))
-OTHER_NAMES = {
+FEN_COLUMN_NAMES = ("fen", "position", "fenoriginal", "epd")
+BEST_COLUMN_NAMES = ("bestuci", "best", "bestmove", "bm", "move", "uci", "san")
+MOVES_COLUMN_NAMES = ("movetext", "moves", "an")
+COLUMN_TAGS = tuple(name for name in tags.TAGS if not name.startswith(("Fianchetto", "Puzzle")))
+"""Tags that a column of a table of games may hold."""
+TAG_COLUMN_NAMES = {
     "Site": ("id", "gameid"),
     "White": ("whiteid", "whiteusername", "whiteplayer"),
     "Black": ("blackid", "blackusername", "blackplayer"),
@@ -36,116 +43,126 @@ OTHER_NAMES = {
     "BlackElo": ("blackrating",),
     "ECO": ("openingeco",),
 }
-"""Alternative column names of tags. TimeControl has none, since its unit would be uncertain."""
-KAGGLE = ("rated", "winner", "victorystatus", "incrementcode")
-RESULTS = {"white": "1-0", "black": "0-1", "draw": "1/2-1/2"}
-TERMINATIONS = {"outoftime": "Time forfeit", "mate": "Normal", "resign": "Normal", "draw": "Normal"}
-_TAG = re.compile(r'\s*\[([A-Za-z]\w*)\s+"([^"\r\n]*)"\]', re.ASCII)
-_LINE_COMMENT = re.compile(r"(\{[^}]*\}?)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*")
+"""Other names of the columns of tags."""
+KAGGLE_COLUMNS = ("rated", "winner", "victorystatus", "incrementcode")
+RESULT_OF_WINNER = {"white": "1-0", "black": "0-1", "draw": "1/2-1/2"}
+TERMINATION_OF_STATUS = dict.fromkeys(("mate", "resign", "draw"), "Normal") | {
+    "outoftime": "Time forfeit"
+}
+_TAG_PATTERN = re.compile(r'\s*\[([A-Za-z]\w*)\s+"([^"\r\n]*)"\]', re.ASCII)
+_COMMENT_PATTERN = re.compile(r"(\{[^}]*\}?)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*")
 MAX_MOVETEXT_BYTES = 1 << 20
 """Maximum bytes of movetext in a cell; a longer one is dropped as a game without moves."""
-READABLE = (
-    f"games have a column {' or '.join(MOVES_NAMES[:2])}, puzzles {', '.join(PUZZLE[:3])}, "
-    f"positions {' or '.join(FEN_NAMES[:2])} and one of best, bestmove, best_uci, bm, move, uci, "
-    "san, evaluations fen, cp, mate, move; save a column of PGN as a file of its own"
+READABLE_TABLES = (
+    f"games have a column {' or '.join(MOVES_COLUMN_NAMES[:2])}, puzzles "
+    f"{', '.join(PUZZLE_COLUMNS[:3])}, positions {' or '.join(FEN_COLUMN_NAMES[:2])} and one of "
+    "best, bestmove, best_uci, bm, move, uci, san, evaluations fen, cp, mate, move; save a column "
+    "of PGN as a file of its own"
 )
+"""End of the error messages for tables that cannot be read."""
 
 Row = Mapping[str, str]
 """Values of a row by column, "" for null."""
 
 
 class Table(NamedTuple):
-    """A table of a known kind."""
+    """How to read a kind of table."""
 
     name: str
     columns: dict[str, int]
-    """Columns to read, with their indices."""
+    """Index of each column to read, by its name in `Row`."""
     format_row: Callable[[str, Row], str]
-    """Convert a row, given its name (`line-17`) and values, to a game."""
+    """Convert a row, given its place (`line-17`) and values, to a game."""
 
 
 def recognize_columns(header: Sequence[str]) -> Table | None:
-    """Return the table kind with these columns, None if there is no such kind.
+    """Return how to read a table with these columns, None if no kind of table has them.
 
     Raises DumpError, without the file's name, for a table that lacks a column.
     """
-    places: dict[str, int] = {}
+    index: dict[str, int] = {}
     for at, name in enumerate(header):
-        places.setdefault(plain_name(name), at)
-    fen = next((name for name in FEN_NAMES if name in places), "")
-    best = next((name for name in BEST_NAMES if name in places), "")
-    moves = next((name for name in MOVES_NAMES if name in places), "")
-    if "puzzleid" in places or (fen == "fen" and moves == "moves" and "themes" in places):
-        if missing := [name for name in PUZZLE[1:3] if name.lower() not in places]:
+        index.setdefault(normalize_name(name), at)
+    fen = next((name for name in FEN_COLUMN_NAMES if name in index), "")
+    best = next((name for name in BEST_COLUMN_NAMES if name in index), "")
+    moves = next((name for name in MOVES_COLUMN_NAMES if name in index), "")
+    if "puzzleid" in index or (fen == "fen" and moves == "moves" and "themes" in index):
+        if missing := [name for name in PUZZLE_COLUMNS[1:3] if name.lower() not in index]:
             raise DumpError(f"looks like Lichess's puzzles but has no column {', '.join(missing)}")
-        return _make_puzzle_table(places)
+        return _make_puzzle_table(index)
     if moves and (moves == "movetext" or not fen):
-        return _make_game_table(header, places, moves)
+        return _make_game_table(header, index, moves)
     if fen and best:
-        return _make_best_move_table(places, fen, best)
-    if fen or "pgn" in places:
+        return _make_best_move_table(index, fen, best)
+    if fen or "pgn" in index:
         raise DumpError(
             f"is a table with the columns {', '.join(header)[:200]}, which cannot be read: "
-            f"{READABLE}"
+            f"{READABLE_TABLES}"
         )
     return None
 
 
-def plain_name(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a column's name in lower case, without spaces and underscores."""
     return re.sub(r"[\s_]", "", name).lower()
 
 
 def guess_header(fields: Sequence[str]) -> list[str]:
     """Guess the column names of a table without a header from its first row; [] for other text."""
-    at = next((at for at, field in enumerate(fields[:-1]) if FEN.fullmatch(field)), -1)
+    at = next((at for at, field in enumerate(fields[:-1]) if FEN_PATTERN.fullmatch(field)), -1)
     moves = fields[at + 1].split() if at >= 0 else []
-    if not moves or not all(UCI.fullmatch(move) or SAN.fullmatch(move) for move in moves):
+    if not moves or not all(map(_is_move, moves)):
         return []
-    if len(moves) > 1 and at == 0:  # the first move may be the opponent's
+    if len(moves) > 1 and at == 0:  # it is unknown whether the first move is the opponent's
         raise DumpError(
             "begins with a FEN and moves: add a header line, such as PuzzleId,FEN,Moves or fen,best"
         )
-    names = [*PUZZLE] if len(moves) > 1 else ["", "FEN", "best"]
+    names = [*PUZZLE_COLUMNS] if len(moves) > 1 else ["", "FEN", "best"]
     names = [""] * (at - 1) + names if at else names[1:]
     return (names + [""] * len(fields))[: len(fields)]
 
 
-def _make_puzzle_table(places: dict[str, int]) -> Table:
-    wanted = [name for name in map(str.lower, PUZZLE) if name in places]
+def _is_move(word: str) -> bool:
+    return bool(UCI_PATTERN.fullmatch(word) or SAN_PATTERN.fullmatch(word))
+
+
+def _make_puzzle_table(index: dict[str, int]) -> Table:
+    names = [name for name in map(str.lower, PUZZLE_COLUMNS) if name in index]
 
     def format_row(place: str, row: Row) -> str:
         event = "Lichess puzzle"
-        if not all(UCI.fullmatch(move) for move in row["moves"].split()):
-            return write_broken_row(event=event, site=place)
+        if not all(UCI_PATTERN.fullmatch(move) for move in row["moves"].split()):
+            return format_broken_row(event=event, site=place)
         rating = row.get("rating", "")
-        labels = {
+        puzzle_tags = {
             "PuzzleRating": rating if rating.isascii() and rating.isdigit() else "",
             "PuzzleThemes": row.get("themes", ""),
         }
-        site = clean(row.get("puzzleid", "")).replace("/", "-") or place
-        return write_position_row(
-            row["fen"], row["moves"], event=event, site=site, first_label=1, tags=labels
+        site = clean_value(row.get("puzzleid", "")).replace("/", "-") or place
+        return format_position_game(
+            row["fen"], row["moves"], event=event, site=site, first_label=1, tags=puzzle_tags
         )
 
-    return Table("Lichess puzzles", {name: places[name] for name in wanted}, format_row)
+    return Table("Lichess puzzles", {name: index[name] for name in names}, format_row)
 
 
-def _make_best_move_table(places: dict[str, int], fen: str, best: str) -> Table:
+def _make_best_move_table(index: dict[str, int], fen: str, best: str) -> Table:
     def format_row(place: str, row: Row) -> str:
-        return write_position_row(
+        return format_position_game(
             row[fen], find_first_move(row[best]), event="best move", site=place
         )
 
-    return Table("best moves", {name: places[name] for name in (fen, best)}, format_row)
+    return Table("best moves", {name: index[name] for name in (fen, best)}, format_row)
 
 
-def _make_game_table(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
-    columns = {name: at for at, name in enumerate(header) if name in LICHESS_TAGS}
-    for tag, names in OTHER_NAMES.items():
-        found = [places[name] for name in (tag.lower(), *names) if name in places]
+def _make_game_table(header: Sequence[str], index: dict[str, int], moves: str) -> Table:
+    columns = {name: at for at, name in enumerate(header) if name in COLUMN_TAGS}
+    for tag in COLUMN_TAGS:
+        # a column `time_control` may be in minutes; Lichess writes `TimeControl`, in seconds
+        names = (tag.lower(), *TAG_COLUMN_NAMES.get(tag, ())) if tag != "TimeControl" else ()
+        found = [index[name] for name in names if name in index]
         columns |= {tag: found[0]} if found and tag not in columns else {}
-    columns |= {name: places[name] for name in (*KAGGLE, moves) if name in places}
+    columns |= {name: index[name] for name in (*KAGGLE_COLUMNS, moves) if name in index}
 
     def format_row(place: str, row: Row) -> str:
         return _format_game(place, row, row[moves])
@@ -155,38 +172,38 @@ def _make_game_table(header: Sequence[str], places: dict[str, int], moves: str) 
 
 def _format_game(place: str, row: Row, moves: str) -> str:
     """Convert a row of a table of games to PGN; tags before the moves replace missing columns."""
-    inside, movetext = _split_tags(moves) if len(moves) <= MAX_MOVETEXT_BYTES else ({}, "")
-    known = {name: row[name] for name in LICHESS_TAGS if row.get(name)}
+    cell_tags, movetext = _split_tags(moves) if len(moves) <= MAX_MOVETEXT_BYTES else ({}, "")
+    column_tags = {name: row[name] for name in COLUMN_TAGS if row.get(name)}
     for date in ("Date", "UTCDate"):
-        if date in known:
-            known[date] = known[date][:10].replace("-", ".")
+        if date in column_tags:
+            column_tags[date] = column_tags[date][:10].replace("-", ".")
     rated = row.get("rated", "").lower()
     control = re.fullmatch(r"(\d{1,4})\+(\d{1,4})", row.get("incrementcode", ""))
-    derived = {
+    kaggle_tags = {
         "Event": "" if not rated else "Rated game" if rated in ("true", "1") else "Casual game",
-        "Result": RESULTS.get(row.get("winner", "").lower(), ""),
-        "Termination": TERMINATIONS.get(row.get("victorystatus", ""), ""),
-        # minutes and seconds
+        "Result": RESULT_OF_WINNER.get(row.get("winner", "").lower(), ""),
+        "Termination": TERMINATION_OF_STATUS.get(row.get("victorystatus", ""), ""),
+        # Kaggle's base is in minutes
         "TimeControl": f"{int(control[1]) * 60}+{control[2]}" if control else "",
     }
-    derived = {name: value for name, value in derived.items() if value}
-    every = {"Event": "?", "Site": place, "Result": ""} | inside | derived | known
+    kaggle_tags = {name: value for name, value in kaggle_tags.items() if value}
+    game_tags = {"Event": "?", "Site": place, "Result": ""} | cell_tags | kaggle_tags | column_tags
     # The empty comment keeps hostile movetext from starting a tag. The blank line at the end closes
     # unclosed comments.
-    return f"{write_tags(every)}\n{{}} {movetext} {every['Result']}\n\n"
+    return f"{format_tags(game_tags)}\n{{}} {movetext} {game_tags['Result']}\n\n"
 
 
 def _split_tags(cell: str) -> tuple[dict[str, str], str]:
     """Split a cell of PGN into its tags and its moves on one line, without `;` comments."""
     found, at = {}, 0
-    while tag := _TAG.match(cell, at):
+    while tag := _TAG_PATTERN.match(cell, at):
         if not tag[1].lower().startswith(("fianchetto", "puzzle")):
             found[tag[1]] = tag[2]
         at = tag.end()
-    return found, " ".join(_LINE_COMMENT.sub(lambda part: part[1] or " ", cell[at:]).split())
+    return found, " ".join(_COMMENT_PATTERN.sub(lambda part: part[1] or " ", cell[at:]).split())
 
 
 def find_first_move(field: str) -> str:
     """Return the first move (UCI or SAN) of a field, "" if there is none."""
-    found = UCI.search(field) or SAN.search(field)
+    found = UCI_PATTERN.search(field) or SAN_PATTERN.search(field)
     return found[0] if found else ""

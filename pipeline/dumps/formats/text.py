@@ -1,7 +1,7 @@
-"""Write rows of other inputs as PGN games; read lines of bounded length; stream from an iterator.
+"""Format rows of other inputs as PGN games, read lines of bounded length, stream from iterators.
 
-Every row of an input becomes one game, even an invalid row, so that each dropped row is counted
-with its reason and place.
+Every row of an input becomes one game, even if it is invalid, so that dropped rows are counted
+under their reasons and places.
 """
 
 import io
@@ -10,24 +10,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 HEAD_BYTES = 1 << 20
-"""Raw bytes read to detect the format: a bz2 block may take 900 kB and yields no text before its
+"""Raw bytes read to detect the format. A block of bz2 may take 900 kB and yields no text before its
 end."""
 FIRST_BYTES = 1 << 16
 """Decompressed bytes read to detect the format."""
-LINE_BLOCK = 1 << 20
+LINE_BLOCK_BYTES = 1 << 20
+"""Bytes of a stream to split into lines at a time."""
 MAX_LINE_BYTES = 1 << 16
-"""Maximum bytes of a line; a longer one is an invalid row and is not kept in memory."""
+"""Maximum bytes of a line. A longer one is an invalid row and is not kept in memory."""
 MAX_VALUE_CHARS = 2000
 """Maximum characters of a tag's value; the rest is cut off."""
 PIECE_BYTES = 1 << 18
 """Approximate bytes of text per yielded piece."""
 
-_CONTROLS = dict.fromkeys((*range(32), 127, 133, 8232, 8233), " ")
-_CLOSE = re.compile(r"(?<=[^\w\s])(\s*)\]")
-"""A bracket after a quotation mark or another symbol, which could end the tag."""
-_BOARD = r"[pnbrqkPNBRQK1-8]+(?:/[pnbrqkPNBRQK1-8]+){7}"
-FEN = re.compile(
-    rf"\s*({_BOARD}) ([wb]) (-|[KQkqA-Ha-h]+) (-|[a-h][1-8])(?: (-?\d{{1,4}}) (-?\d{{1,4}}))?\s*"
+_CONTROL_CHARACTERS = dict.fromkeys((*range(32), 127, 133, 8232, 8233), " ")
+_TAG_END = re.compile(r"(?<=[^\w\s])(\s*)\]")
+"""A bracket that could end the tag, since a quotation mark or another symbol precedes it."""
+_BOARD_PATTERN = r"[pnbrqkPNBRQK1-8]+(?:/[pnbrqkPNBRQK1-8]+){7}"
+_COUNTERS_PATTERN = r"(-?\d{1,4}) (-?\d{1,4})"
+FEN_PATTERN = re.compile(
+    rf"\s*({_BOARD_PATTERN}) ([wb]) (-|[KQkqA-Ha-h]+) (-|[a-h][1-8])(?: {_COUNTERS_PATTERN})?\s*"
 )
 """A FEN: all six fields, or the first four."""
 
@@ -36,7 +38,7 @@ class Readable(Protocol):
     """A stream of bytes."""
 
     def read(self, count: int, /) -> bytes:
-        """Return up to `count` bytes, none at the end."""
+        """Return at most `count` bytes, and b"" only at the end."""
         ...
 
 
@@ -44,18 +46,18 @@ class IteratorStream(io.RawIOBase):
     """Adapter that makes an iterator of bytes readable as a stream."""
 
     def __init__(self, pieces: Iterator[bytes | memoryview], source: Any = None) -> None:
-        """Read from an iterator; `source`, which it reads, is closed with this stream."""
+        """Read from `pieces`; close `source`, which the iterator reads, with this stream."""
         self.pieces, self.source, self.left = pieces, source, memoryview(b"")
         self.error: OSError | None = None
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return True, as `io.RawIOBase` requires."""
         return True
 
     def readinto(self, space: Any) -> int:
-        """Read into `space` (a memoryview) and return the number of bytes.
+        """Read into `space`, a memoryview, and return the number of bytes.
 
-        An OSError of the iterator is raised after all text before it.
+        If the iterator raises an OSError, it is raised here after all bytes before it.
         """
         filled = 0
         while filled < len(space):
@@ -76,24 +78,24 @@ class IteratorStream(io.RawIOBase):
         return filled
 
     def close(self) -> None:
-        """Close the source of the iterator."""
+        """Close this stream and the source of the iterator."""
         if not self.closed and self.source is not None:
             self.source.close()
         super().close()
 
 
 def read_lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
-    """Yield a stream's lines, numbered from 1, with None for lines longer than MAX_LINE_BYTES.
+    """Yield the number (from 1) and the text of each line, None if it is over MAX_LINE_BYTES.
 
-    Byte-order marks are removed. An OSError of the stream is raised after all whole lines.
+    Byte-order marks are removed. If the stream raises an OSError, all whole lines come first.
     """
     number, rest = 0, b""
-    while block := stream.read(LINE_BLOCK):
+    while block := stream.read(LINE_BLOCK_BYTES):
         *whole, rest = (rest + block).split(b"\n")
         for line in whole:
             number += 1
             yield number, _decode_line(line)
-        rest = rest[: MAX_LINE_BYTES + 1]  # enough to detect that it is too long
+        rest = rest[: MAX_LINE_BYTES + 1]  # enough to show that the line is too long
     if rest:
         yield number + 1, _decode_line(rest)
 
@@ -104,17 +106,17 @@ def _decode_line(line: bytes) -> str | None:
     return line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-def clean(value: str) -> str:
-    """Return a text as a tag value: one line of at most MAX_VALUE_CHARS."""
-    return _CLOSE.sub(r"\1)", value[:MAX_VALUE_CHARS].translate(_CONTROLS)).strip()
+def clean_value(value: str) -> str:
+    """Make a text safe as a tag's value: one line, at most MAX_VALUE_CHARS, no end of a tag."""
+    return _TAG_END.sub(r"\1)", value[:MAX_VALUE_CHARS].translate(_CONTROL_CHARACTERS)).strip()
 
 
-def write_tags(tags: Mapping[str, str]) -> str:
-    """Write non-empty tags, one per line."""
-    return "".join(f'[{name} "{clean(value)}"]\n' for name, value in tags.items() if value)
+def format_tags(tags: Mapping[str, str]) -> str:
+    """Format tags as PGN, one per line, without the empty ones."""
+    return "".join(f'[{name} "{clean_value(value)}"]\n' for name, value in tags.items() if value)
 
 
-def write_position_row(
+def format_position_game(
     fen: str,
     moves: str,
     *,
@@ -123,36 +125,37 @@ def write_position_row(
     first_label: int = 0,
     tags: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a position and its moves (UCI or SAN) as a game.
+    """Format a position and its moves (UCI or SAN) as a PGN game without a result.
 
-    Every other ply is a label, starting with `first_label`. A FEN of four fields gets the counters
-    0 and 1.
+    Every other ply is a label, from the ply `first_label` (0 or 1) on. A FEN of four fields gets
+    the counters 0 and 1. An invalid FEN gives a broken row.
     """
-    found = FEN.fullmatch(fen)
+    found = FEN_PATTERN.fullmatch(fen)
     if not found:
-        return write_broken_row(event=event, site=site)
-    counters = ("", "", "", "", "0", "1")
-    whole = " ".join(part or other for part, other in zip(found.groups(), counters, strict=True))
+        return format_broken_row(event=event, site=site)
+    defaults = ("", "", "", "", "0", "1")
+    fields = (part or default for part, default in zip(found.groups(), defaults, strict=True))
     head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": str(first_label)}
-    return f"{write_tags({**head, **(tags or {}), 'FEN': whole})}\n{moves} *\n\n"
+    every_tag = {**head, **(tags or {}), "FEN": " ".join(fields)}
+    return f"{format_tags(every_tag)}\n{moves} *\n\n"
 
 
-def write_broken_row(*, event: str, site: str) -> str:
-    """Write an unreadable row as a game, so that it is counted."""
+def format_broken_row(*, event: str, site: str) -> str:
+    """Format an unreadable row as a PGN game, which is later dropped as a bad row and counted."""
     head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"}
-    return f"{write_tags(head)}\n*\n\n"
+    return f"{format_tags(head)}\n*\n\n"
 
 
 def join_games(games: Iterator[str]) -> Iterator[bytes]:
-    """Join games to pieces of about PIECE_BYTES; yield all of them before an OSError is raised."""
-    held, size = io.StringIO(), 0
+    """Yield the games in pieces of about PIECE_BYTES; raise an OSError after all whole games."""
+    piece, size = io.StringIO(), 0
     try:
         for game in games:
-            size += held.write(game)
+            size += piece.write(game)
             if size >= PIECE_BYTES:
-                yield held.getvalue().encode("utf-8", "replace")
-                held, size = io.StringIO(), 0
+                yield piece.getvalue().encode("utf-8", "replace")
+                piece, size = io.StringIO(), 0
     except OSError:
-        yield held.getvalue().encode("utf-8", "replace")
+        yield piece.getvalue().encode("utf-8", "replace")
         raise
-    yield held.getvalue().encode("utf-8", "replace")
+    yield piece.getvalue().encode("utf-8", "replace")

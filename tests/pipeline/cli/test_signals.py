@@ -58,7 +58,7 @@ def test_ctrl_c_during_training_saves_the_weights(
 def test_ctrl_c_during_an_ingest_leaves_it_resumable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raise_signal_at_first_call(monkeypatch, "pipeline.ingest.job", "part_name", signal.SIGINT)
+    raise_signal_at_first_call(monkeypatch, "pipeline.ingest.job", "note_name", signal.SIGINT)
     words = ["--out", str(tmp_path / "positions"), "--workers", "1"]
     code, _, error = invoke("ingest", str(random_dump(tmp_path / "games.pgn", 4)), *words)
     assert (code, error.count("\n")) == (128 + signal.SIGINT, 1), error

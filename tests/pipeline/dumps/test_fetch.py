@@ -1,4 +1,4 @@
-"""Fetch from a server that breaks connections, stalls, lies, redirects and replaces files."""
+"""Fetch from a server that breaks connections, stalls, sends wrong data and replaces files."""
 
 import hashlib
 import json
@@ -29,42 +29,41 @@ from tests.waiting import LONG, until
 
 NAME = f"{MONTH_PREFIX}2013-01.pgn.zst"
 DATA = random.Random(5).randbytes(300_000)
-OTHER = random.Random(6).randbytes(310_000)
+OTHER_DATA = random.Random(6).randbytes(310_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Server]:
+def shared_server() -> Iterator[Server]:
     with serving() as server:
         yield server
 
 
 @pytest.fixture
-def server(running: Server) -> Server:
-    running.files.clear()
-    running.asked.clear()
-    return running
+def server(shared_server: Server) -> Server:
+    shared_server.files.clear()
+    shared_server.asked.clear()
+    return shared_server
 
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Note the waits instead of waiting."""
-    found: list[float] = []
+    """Record the seconds of each wait instead of waiting."""
+    seconds: list[float] = []
     monkeypatch.setattr(http, "STALL_SECONDS", LONG)
-    monkeypatch.setattr(http, "wait_unless_stopped", lambda seconds, stop: found.append(seconds))
-    return found
+    monkeypatch.setattr(http, "wait_unless_stopped", lambda wait, stop: seconds.append(wait))
+    return seconds
 
 
-def fetch_month(server: Server, out: Path, **more: Any) -> dict[str, Any]:
-    return fetch(["2013-01"], out, FetchConfig(base=f"{server.url}/standard"), **more)
+def fetch_month(server: Server, out: Path, **options: Any) -> dict[str, Any]:
+    return fetch(["2013-01"], out, FetchConfig(base=f"{server.url}/standard"), **options)
 
 
-def fetch_url(server: Server, out: Path, **more: Any) -> dict[str, Any]:
-    """Fetch a file without a published hash."""
-    return fetch([f"{server.url}/a.pgn"], out, **more)
+def fetch_without_hash(server: Server, out: Path) -> dict[str, Any]:
+    return fetch([f"{server.url}/a.pgn"], out)
 
 
-def names(folder: Path) -> list[str]:
+def list_files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
@@ -74,20 +73,20 @@ def test_a_month_is_fetched_and_verified_once(server: Server, tmp_path: Path) ->
     entry = {"bytes": len(DATA), "sha256": SHA256, "verified": True, "fetched": True}
     assert found["files"] == {NAME: entry}
     assert (tmp_path / NAME).read_bytes() == DATA
-    assert names(tmp_path) == [NAME]
+    assert list_files(tmp_path) == [NAME]
     again = fetch_month(server, tmp_path)
     assert again["files"][NAME] == entry | {"fetched": False}
     assert again["fetched"] == 0
     assert len(server.ranges(NAME)) == 1
-    (tmp_path / NAME).write_bytes(OTHER)
+    (tmp_path / NAME).write_bytes(OTHER_DATA)
     with pytest.raises(FetchError, match="exists and differs from the published file"):
         fetch_month(server, tmp_path)
     with pytest.raises(Stopped):
         file_hash(tmp_path / NAME, lambda: True)
-    assert (tmp_path / NAME).read_bytes() == OTHER
+    assert (tmp_path / NAME).read_bytes() == OTHER_DATA
 
 
-def test_a_connection_that_breaks_or_stalls_goes_on_from_its_byte(
+def test_a_broken_or_stalled_connection_is_resumed_at_its_byte(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = server.publish(NAME, DATA)
@@ -95,9 +94,10 @@ def test_a_connection_that_breaks_or_stalls_goes_on_from_its_byte(
     ticks = []
     assert fetch_month(server, tmp_path, progress=ticks.append)["fetched"] == len(DATA)
     assert (tmp_path / NAME).read_bytes() == DATA
-    begins = (100_000, 100_000, 150_000, 150_001)
-    assert server.ranges(NAME) == [None, *(f"bytes={begin}-" for begin in begins)]
-    assert [since for path, _, since in server.asked if path.endswith(NAME)][1:] == ['"one"'] * 4
+    starts = (100_000, 100_000, 150_000, 150_001)
+    assert server.ranges(NAME) == [None, *(f"bytes={start}-" for start in starts)]
+    etags = [if_range for path, _, if_range in server.asked if path.endswith(NAME)]
+    assert etags[1:] == ['"one"'] * 4
     assert ticks[-1].done == ticks[-1].total == len(DATA)
     file.faults += [Fault(send=100_000, stall=True)]
     monkeypatch.setattr(http, "STALL_SECONDS", 1.0)
@@ -106,7 +106,7 @@ def test_a_connection_that_breaks_or_stalls_goes_on_from_its_byte(
     assert (tmp_path / "stalled" / NAME).read_bytes() == DATA
 
 
-def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
+def test_after_six_failed_attempts_a_fetch_fails_and_keeps_the_bytes_received(
     server: Server, tmp_path: Path, waits: list[float]
 ) -> None:
     file = server.publish(NAME, DATA)
@@ -116,13 +116,15 @@ def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
     ):
         fetch_month(server, tmp_path)
     assert waits == [0.0, 2.0, 4.0, 8.0, 16.0]
-    assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json"]
+    assert list_files(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json"]
     assert fetch_month(server, tmp_path)["fetched"] == len(DATA) - 100_000
     assert (tmp_path / NAME).read_bytes() == DATA
-    assert names(tmp_path) == [NAME]
+    assert list_files(tmp_path) == [NAME]
 
 
-def test_later_means_later(server: Server, tmp_path: Path, waits: list[float]) -> None:
+def test_retry_after_is_obeyed_up_to_a_limit(
+    server: Server, tmp_path: Path, waits: list[float]
+) -> None:
     file = server.publish(NAME, DATA)
     date = formatdate(time.time() + 100, usegmt=True)
     for status, header in ((429, "7"), (503, date), (503, "soon"), (502, None)):
@@ -140,7 +142,7 @@ def test_later_means_later(server: Server, tmp_path: Path, waits: list[float]) -
     assert len(waits) == 4
 
 
-def test_a_stop_is_heard_while_waiting(
+def test_a_fetch_can_be_stopped_while_it_waits(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
@@ -151,12 +153,12 @@ def test_a_stop_is_heard_while_waiting(
     assert fetch_month(server, tmp_path)["fetched"] == len(DATA) - 1000
 
 
-def test_without_ranges_or_a_strong_etag_it_begins_again_a_few_times(
+def test_without_ranges_or_a_strong_etag_a_fetch_starts_again_up_to_three_times(
     server: Server, tmp_path: Path
 ) -> None:
-    weak: tuple[dict[str, Any], ...] = ({"ranges": False}, {"etag": 'W/"one"'}, {"etag": ""})
-    for number, more in enumerate(weak):
-        file = server.publish(NAME, DATA, **more)
+    cases: tuple[dict[str, Any], ...] = ({"ranges": False}, {"etag": 'W/"one"'}, {"etag": ""})
+    for number, options in enumerate(cases):
+        file = server.publish(NAME, DATA, **options)
         file.faults += [Fault(send=200_000), Fault(send=100_000)] * (1 + (number == 0))
         fetch_month(server, tmp_path / str(number))
         assert (tmp_path / str(number) / NAME).read_bytes() == DATA
@@ -167,7 +169,7 @@ def test_without_ranges_or_a_strong_etag_it_begins_again_a_few_times(
         fetch_month(server, tmp_path / "broken")
 
 
-def test_a_length_that_is_wrong_is_seen_through(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_length_or_hash_is_noticed(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(lie=5000)]
     fetch_month(server, tmp_path)
@@ -175,29 +177,31 @@ def test_a_length_that_is_wrong_is_seen_through(server: Server, tmp_path: Path) 
     file.faults += [Fault(lie=-5000)]
     with pytest.raises(FetchError, match=r"not the published .*: the download was deleted"):
         fetch_month(server, tmp_path / "short")
-    assert names(tmp_path / "short") == []
+    assert list_files(tmp_path / "short") == []
     server.publish(f"{MONTH_PREFIX}2013-02.pgn.zst", DATA, sha256="0" * 64)
     with pytest.raises(FetchError, match=f"has the SHA-256 {SHA256}, not the published 0000"):
         fetch(["2013-02"], tmp_path, FetchConfig(base=f"{server.url}/standard"))
-    assert names(tmp_path) == [NAME, "short"]
+    assert list_files(tmp_path) == [NAME, "short"]
 
 
-def test_a_file_replaced_meanwhile_is_begun_again(server: Server, tmp_path: Path) -> None:
-    new = File(OTHER, etag='"two"')
+def test_a_file_that_was_replaced_on_the_server_is_fetched_from_the_start(
+    server: Server, tmp_path: Path
+) -> None:
+    replacement = File(OTHER_DATA, etag='"two"')
     server.files["/a.pgn"] = File(DATA, faults=[Fault(send=100_000), Fault(status=404)])
     with pytest.raises(FetchError, match="404"):
-        fetch_url(server, tmp_path)
+        fetch_without_hash(server, tmp_path)
     assert (tmp_path / "a.pgn.part").stat().st_size == 100_000
-    server.files["/a.pgn"] = new
-    assert fetch_url(server, tmp_path)["files"]["a.pgn"]["verified"] is False
-    assert (tmp_path / "a.pgn").read_bytes() == OTHER
-    replaced = Fault(send=100_000, then=lambda: server.files.update({"/a.pgn": new}))
-    server.files["/a.pgn"] = File(DATA, faults=[replaced])
-    fetch_url(server, tmp_path / "while")
-    assert (tmp_path / "while" / "a.pgn").read_bytes() == OTHER
+    server.files["/a.pgn"] = replacement
+    assert fetch_without_hash(server, tmp_path)["files"]["a.pgn"]["verified"] is False
+    assert (tmp_path / "a.pgn").read_bytes() == OTHER_DATA
+    fault = Fault(send=100_000, then=lambda: server.files.update({"/a.pgn": replacement}))
+    server.files["/a.pgn"] = File(DATA, faults=[fault])
+    fetch_without_hash(server, tmp_path / "while")
+    assert (tmp_path / "while" / "a.pgn").read_bytes() == OTHER_DATA
 
 
-def test_a_part_that_is_damaged_or_of_an_unknown_version_is_not_joined(
+def test_a_damaged_part_or_one_of_an_unknown_version_is_not_continued(
     server: Server, tmp_path: Path
 ) -> None:
     file = server.publish(NAME, DATA)
@@ -209,16 +213,16 @@ def test_a_part_that_is_damaged_or_of_an_unknown_version_is_not_joined(
     assert (tmp_path / NAME).read_bytes() == DATA
     server.files["/a.pgn"] = File(DATA, etag="", modified="")
     part, state = tmp_path / "a.pgn.part", tmp_path / "a.pgn.part.json"
-    notes = {"url": f"{server.url}/a.pgn", "sha256": "", "version": {}}
-    for text in ("", "{}", '{"url": 1}', json.dumps(notes)):
-        part.write_bytes(OTHER[:5000])
+    without_version = {"url": f"{server.url}/a.pgn", "sha256": "", "version": {}}
+    for text in ("", "{}", '{"url": 1}', json.dumps(without_version)):
+        part.write_bytes(OTHER_DATA[:5000])
         state.write_text(text)
-        fetch_url(server, tmp_path)
+        fetch_without_hash(server, tmp_path)
         assert (tmp_path / "a.pgn").read_bytes() == DATA
         (tmp_path / "a.pgn").unlink()
     part.write_bytes(b"what a browser has so far")
     with pytest.raises(FetchError, match=r"\.part was not written by this program: move it away"):
-        fetch_url(server, tmp_path)
+        fetch_without_hash(server, tmp_path)
     assert part.read_bytes() == b"what a browser has so far"
 
 
@@ -234,14 +238,14 @@ def test_a_part_that_is_damaged_or_of_an_unknown_version_is_not_joined(
 def test_a_redirect_that_drops_encryption_is_not_followed(
     url: str, target: str, is_refused: bool
 ) -> None:
-    answer = requests.Response()
-    answer.url, answer.status_code, answer.headers["Location"] = url, 302, target
+    response = requests.Response()
+    response.url, response.status_code, response.headers["Location"] = url, 302, target
     (hook,) = http._make_session().hooks["response"]
     with pytest.raises(FetchError, match="unencrypted") if is_refused else nullcontext():
-        hook(answer)
+        hook(response)
 
 
-def test_urls_have_the_hash_that_is_given_and_no_query_in_their_name(
+def test_a_url_is_verified_by_the_given_hash_and_never_shown_with_its_query(
     server: Server, tmp_path: Path
 ) -> None:
     server.files["/b%20c.pgn"] = File(DATA)
@@ -256,26 +260,26 @@ def test_urls_have_the_hash_that_is_given_and_no_query_in_their_name(
         assert "secret" not in str(raised.value)
 
 
-WORDS = "2013-13 2012-12 2013-06..2013-01 x ftp://me:secret@a/b?secret ..2013-01 9999-01 "
+INVALID_TARGETS = "2013-13 2012-12 2013-06..2013-01 x ftp://me:secret@a/b?secret ..2013-01 9999-01 "
 
 
 @pytest.mark.parametrize(
-    "word", [*WORDS.split(), "http://[me:secret@a", "http://a/.x", "me//secret@"]
+    "target", [*INVALID_TARGETS.split(), "http://[me:secret@a", "http://a/.x", "me//secret@"]
 )
-def test_words_that_are_nothing_are_refused(word: str, tmp_path: Path) -> None:
+def test_invalid_months_and_urls_are_refused(target: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"month|is not a valid URL|file name") as raised:
-        fetch([word], tmp_path)
+        fetch([target], tmp_path)
     assert "secret" not in str(raised.value)
 
 
-def test_months_that_are_not_published_are_named_before_anything_is_fetched(
+def test_unpublished_months_are_named_before_anything_is_fetched(
     server: Server, tmp_path: Path
 ) -> None:
     server.publish(NAME, DATA)
     config = FetchConfig(base=f"{server.url}/standard")
     with pytest.raises(FetchError, match=r"does not publish .*2013-02.pgn.zst.*2013-01.pgn.zst"):
         fetch(["2013-01..2013-02"], tmp_path, config)
-    assert names(tmp_path) == []
+    assert list_files(tmp_path) == []
     assert parse_months("2013-11..2014-02") == ["2013-11", "2013-12", "2014-01", "2014-02"]
     server.files["/standard/sha256sums.txt"].data = b"<html>"
     with pytest.raises(FetchError, match="is not a list of hashes"):
@@ -308,17 +312,17 @@ def test_a_killed_fetch_is_continued_by_the_same_command(
         until(lambda: part.exists() and part.stat().st_size > 0)
         killed.send_signal(signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
-    came = part.stat().st_size
+    received = part.stat().st_size
 
-    def die(folder: Path) -> None:
+    def interrupt(folder: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "sync_directory", die)  # called when the file has its name
+        patch.setattr(module, "sync_directory", interrupt)  # called after the file was renamed
         with pytest.raises(KeyboardInterrupt):
             fetch_month(server, tmp_path)
-    assert server.ranges(NAME)[-1] == f"bytes={came}-"
-    assert names(tmp_path) == [NAME, f"{NAME}.part.json"]
+    assert server.ranges(NAME)[-1] == f"bytes={received}-"
+    assert list_files(tmp_path) == [NAME, f"{NAME}.part.json"]
     assert fetch_month(server, tmp_path)["fetched"] == 0
     assert (tmp_path / NAME).read_bytes() == DATA
-    assert names(tmp_path) == [NAME]
+    assert list_files(tmp_path) == [NAME]

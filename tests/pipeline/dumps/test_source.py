@@ -1,4 +1,4 @@
-"""Dumps as streams: refusals, zero bytes, stopping, and the limit of games in a chunk."""
+"""Read dumps as streams: zero bytes, stops, pipes, and the limit of games per chunk."""
 
 import gzip
 import io
@@ -16,55 +16,39 @@ import zstandard
 from pipeline.dumps import chunks
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source, require_dump
-from pipeline.errors import DumpError, Stopped
-from pipeline.ingest.job import ingest
+from pipeline.errors import Stopped
 from tests.pipeline import by_kernels, datasets
 
 GAME = datasets.random_game(1).encode()
 
 
 @pytest.mark.parametrize("place", [2, 3000, 5000, 70_000])
-def test_a_zero_byte_is_ignored_wherever_it_lies(place: int, tmp_path: Path) -> None:
+def test_a_zero_byte_changes_no_move(place: int, tmp_path: Path) -> None:
     text, path = GAME * 30, tmp_path / "a.pgn"
     path.write_bytes(text)
-    whole = [game.moves for game in by_kernels.games(path)]
+    expected = [game.moves for game in by_kernels.games(path)]
     at = text.index(b" ", place)
     path.write_bytes(text[:at] + b"\0" + text[at:])
-    assert [game.moves for game in by_kernels.games(path)] == whole
+    assert [game.moves for game in by_kernels.games(path)] == expected
 
 
-def test_a_zero_byte_in_a_table_is_one_bad_row(tmp_path: Path) -> None:
-    rows = ["00008,rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1,e2e4 e7e5,1940"] * 2
-    (tmp_path / "a.csv").write_text(
-        "\n".join(["PuzzleId,FEN,Moves,Rating", *rows, rows[0].replace("e7e5", "e7\0e5")])
-    )
-    manifest = ingest([str(tmp_path / "a.csv")], tmp_path / "out", workers=1)
-    assert manifest["games"] == {"read": 3, "used": 2, "dropped": {"bad row": 1}}
-
-
-def test_utf_16_is_refused_with_a_hint(tmp_path: Path) -> None:
-    (tmp_path / "a.pgn").write_text(GAME.decode(), encoding="utf-16")
-    with pytest.raises(DumpError, match=r"a\.pgn is not PGN text: .*convert UTF-16 to UTF-8"):
-        Source(str(tmp_path / "a.pgn")).open()
-
-
-ENDLESS: dict[str, Callable[[], bytes]] = {
+WITHOUT_GAMES: dict[str, Callable[[], bytes]] = {
     "blank.pgn": lambda: b"\n" * (16 << 20),
     "bomb.pgn.zst": lambda: zstandard.compress(b"\n" * (8 << 20)),
     "bomb.csv.gz": lambda: gzip.compress(b"PuzzleId,FEN,Moves\n" + b"\n" * (8 << 20)),
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
-def test_a_stop_ends_text_that_gives_no_chunk(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(ENDLESS[name]())
+@pytest.mark.parametrize("name", WITHOUT_GAMES)
+def test_text_without_games_can_be_stopped(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(WITHOUT_GAMES[name]())
     source = Source(str(tmp_path / name), lambda: source.bytes_read > 0)
     with pytest.raises(Stopped, match="run the same command to continue"):
         next(read_chunks([source], 1 << 20))
     assert source.text_bytes == 0
 
 
-def test_a_stop_ends_the_hashing_behind_damage(tmp_path: Path) -> None:
+def test_hashing_the_bytes_after_damage_can_be_stopped(tmp_path: Path) -> None:
     path = tmp_path / "damaged.pgn.gz"
     path.write_bytes(gzip.compress(GAME)[:-9] + b"\xff" * (8 << 20))
     source = Source(str(path), lambda: source.damage != "")
@@ -74,37 +58,37 @@ def test_a_stop_ends_the_hashing_behind_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [b"", GAME * 2])
-def test_a_stop_is_heard_while_standard_input_is_silent(
+def test_reading_can_be_stopped_while_standard_input_sends_nothing(
     before: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, writes = os.pipe()
+    read_end, write_end = os.pipe()
     stopped = threading.Event()
-    with os.fdopen(reads, "rb") as silent, os.fdopen(writes, "wb", buffering=0) as other:
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=silent))
-        other.write(before)
+    with os.fdopen(read_end, "rb") as stdin, os.fdopen(write_end, "wb", buffering=0) as writer:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stdin))
+        writer.write(before)
         threading.Timer(0.05, stopped.set).start()
         with pytest.raises(Stopped, match="stopped while reading -"):
             next(read_chunks([Source("-", stopped.is_set)], 1 << 20))
 
 
-def test_standard_input_comes_in_pieces_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, writes = os.pipe()
-    text = zstandard.compress(GAME * 100)
+def test_standard_input_may_arrive_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    archive = zstandard.compress(GAME * 100)
 
-    def write() -> None:
-        with os.fdopen(writes, "wb", buffering=0) as other:
-            for at in range(0, len(text), 7):
-                other.write(text[at : at + 7])
+    def write_pieces() -> None:
+        with os.fdopen(write_end, "wb", buffering=0) as writer:
+            for at in range(0, len(archive), 7):
+                writer.write(archive[at : at + 7])
 
-    threading.Thread(target=write).start()
-    with os.fdopen(reads, "rb") as slow:
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=slow))
-        found = [chunk.text for chunk in read_chunks([Source("-")], 10_000)]
-    assert b"".join(found) == GAME * 100
+    threading.Thread(target=write_pieces).start()
+    with os.fdopen(read_end, "rb") as stdin:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stdin))
+        texts = [chunk.text for chunk in read_chunks([Source("-")], 10_000)]
+    assert b"".join(texts) == GAME * 100
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 23])
-def test_a_chunk_holds_a_bounded_number_of_games(
+def test_the_number_of_games_in_a_chunk_is_limited(
     chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "MAX_GAMES", 1000)
@@ -116,7 +100,7 @@ def test_a_chunk_holds_a_bounded_number_of_games(
     assert b"".join(bytes(chunk.text) for chunk in found) == text
 
 
-def test_a_named_pipe_is_read_and_can_be_stopped_while_nothing_writes_to_it(tmp_path: Path) -> None:
+def test_a_named_pipe_is_read_and_can_be_stopped_before_anything_is_written(tmp_path: Path) -> None:
     pipe = tmp_path / "games.pgn"
     os.mkfifo(pipe)
     require_dump(str(pipe))

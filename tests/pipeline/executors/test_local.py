@@ -18,7 +18,7 @@ from tests.processes import list_workers
 from tests.waiting import until
 
 
-def list_workers() -> set[int]:
+def list_worker_ids() -> set[int]:
     """Return the ids of this process's workers."""
     return {worker.pid for worker in list_workers()}
 
@@ -47,18 +47,18 @@ def test_no_process_is_left_after_closing_and_errors() -> None:
         yield from range(3)
         raise OSError("the disk is gone")
 
-    before = list_workers()
+    before = list_worker_ids()
     stream = LocalEngine(2).map(jobs.sleep, [1, 0, 1, 1, 1, 1])
     next(stream)
-    until(lambda: len(list_workers() - before) == 2)
+    until(lambda: len(list_worker_ids() - before) == 2)
     stream.close()  # does not wait for the worker that sleeps
-    assert list_workers() == before
+    assert list_worker_ids() == before
     with pytest.raises(OSError, match="the disk is gone"):
         list(LocalEngine(2).map(jobs.square, items()))
-    assert list_workers() == before
+    assert list_worker_ids() == before
     with pytest.raises(WorkerError, match="exited with status 3"):  # it is not retried
         list(LocalEngine(2).map(jobs.exit_with, [3, 3]))
-    assert list_workers() == before
+    assert list_worker_ids() == before
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -68,7 +68,7 @@ def test_cancelled_work_ends_and_leaves_no_process(workers: int) -> None:
     for index, _, _ in stream:
         answered.append(index)
     assert sorted(answered) == [0, 1]
-    assert list_workers() == set()
+    assert list_worker_ids() == set()
 
 
 def test_workers_ignore_ctrl_c_and_do_not_run_the_script(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The first dropped game of each reason is shown with its place and text."""
+"""Show the first dropped game of each reason with its place and text."""
 
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from tests.pipeline import datasets
 CONFIG = IngestConfig(chunk_mib=1, min_elo=1, test_share=0.0, val_share=0.0)
 RATED = '[WhiteElo "1500"]\n[BlackElo "1500"]\n'
 GOOD = f'[Event "good"]\n{RATED}[Result "1-0"]\n\n1. e4 e5 2. Nf3 1-0\n\n'
-BAD = {
+DROPPED = {
+    # reason: the game, and a part of the excerpt
     "illegal move": (
         f'[Event "a"]\n{RATED}[Result "1-0"]\n\n1. e4 {{so (far}} e5 2. d4 (2. f4 Nf6) Ke6 1-0\n\n',
         "Ke6",
@@ -28,37 +29,39 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return 3 MB of games, in which every reason occurs three times, in other chunks too."""
+    """Return a dump of three chunks in which every reason occurs three times."""
     filler = "".join(
         datasets.random_game(seed).replace("[Result", f"{RATED}[Result") for seed in range(40)
     )
-    bad = "".join(text for text, _ in BAD.values())
+    dropped = "".join(text for text, _ in DROPPED.values())
     path = tmp_path_factory.mktemp("examples") / "games.pgn"
     filler *= 12
-    path.write_text(GOOD + bad + filler + GOOD + bad + filler + bad)
+    path.write_text(GOOD + dropped + filler + GOOD + dropped + filler + dropped)
     assert path.stat().st_size > 2 << 20
     return path
 
 
-def test_each_reason_has_its_first_game_also_after_a_stop(dump: Path, tmp_path: Path) -> None:
+def test_the_first_game_of_each_reason_is_shown_even_after_a_stop(
+    dump: Path, tmp_path: Path
+) -> None:
     made = ingest([str(dump)], tmp_path / "1", CONFIG, workers=1)
     text, card = dump.read_bytes(), (tmp_path / "1" / "CARD.md").read_text()
-    shown = describe_dataset(made, tmp_path / "1", False)
-    assert made["examples"].keys() == made["games"]["dropped"].keys() == BAD.keys()
-    for reason, (game, part) in BAD.items():
+    output = describe_dataset(made, tmp_path / "1", False)
+    assert made["examples"].keys() == made["games"]["dropped"].keys() == DROPPED.keys()
+    for reason, (game, part) in DROPPED.items():
         example = made["examples"][reason]
         assert example["offset"] == text.index(game.encode())
         assert part in example["text"]
-        assert f"{example['offset']:,}" in shown
+        assert f"{example['offset']:,}" in output
         assert f"{example['offset']:,}" in card
-        assert example["text"] in shown
+        assert example["text"] in output
     with pytest.raises(ValueError, match="stopped"):
         ingest([str(dump)], tmp_path / "2", CONFIG, workers=1, stop=lambda: True)
     assert ingest([str(dump)], tmp_path / "2", CONFIG, workers=1) == made
     assert (tmp_path / "2" / "CARD.md").read_text() == card
 
 
-def test_foreign_text_is_cut_and_escaped(tmp_path: Path) -> None:
+def test_excerpts_are_shortened_and_escaped(tmp_path: Path) -> None:
     moves = b"1. e4 \x1b[31m\x07 \xff\xe2\x80\xae {" + b"long | <b> " * 999 + b"} Ke4 1-0"
     game = b'[Event "\x1b]0;x\x07"]\n[Result "1-0"]\n\n' + moves + b"\n\n"
     (tmp_path / "games.pgn").write_bytes(game + GOOD.encode())
@@ -71,14 +74,14 @@ def test_foreign_text_is_cut_and_escaped(tmp_path: Path) -> None:
     assert "<b>" not in card
 
 
-def test_an_ingest_without_positions_shows_the_first_game(tmp_path: Path) -> None:
-    (tmp_path / "games.pgn").write_text(BAD["illegal move"][0])
+def test_the_error_for_no_positions_shows_the_first_game(tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(DROPPED["illegal move"][0])
     with pytest.raises(DatasetError, match=r"illegal move: 1.*byte 0 of games.pgn.*Ke6"):
         ingest([str(tmp_path / "games.pgn")], tmp_path / "deep" / "out", IngestConfig(), workers=1)
     assert not (tmp_path / "deep").exists()
 
 
-def test_the_place_in_a_table_is_its_line(tmp_path: Path) -> None:
+def test_a_dropped_row_of_a_table_is_shown_with_its_line_number(tmp_path: Path) -> None:
     start = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
     (tmp_path / "best.csv").write_text(f"fen,best\n{start},e2e4\n{start},e2e5\n")
     made = ingest([str(tmp_path / "best.csv")], tmp_path / "out", IngestConfig(), workers=1)

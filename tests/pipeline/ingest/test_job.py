@@ -1,6 +1,7 @@
-"""A whole ingest: counts, splits, joins, and the same bytes for any division of the work."""
+"""A whole ingest: counts, splits, references to games, and the same bytes for any workers."""
 
 import io
+from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,33 +23,39 @@ CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dump of 3 MB: 40 games in 9 orders with long comments, and some unusable ones."""
+    """Make a dump of three chunks: nine copies of 40 games, and nine games that are dropped."""
     path = tmp_path_factory.mktemp("dump") / "games.pgn"
     games = [datasets.random_game(seed).replace("{ ", "{ " + "word " * 20) for seed in range(40)]
-    bad = [
+    dropped = [
         '[Event "x"]\n[Result "*"]\n\n1. e4 e5 *\n\n',
         '[Event "y"]\n[Result "1-0"]\n\n1. e5 1-0\n\n',
     ]
-    path.write_text("".join("".join(games[at:] + games[:at]) + bad[at % 2] for at in range(9)))
+    path.write_text("".join("".join(games[at:] + games[:at]) + dropped[at % 2] for at in range(9)))
     assert path.stat().st_size > 5 << 19
     return path
 
 
 @pytest.fixture(scope="module")
-def made(dump: Path) -> Path:
-    """Ingest the dump once, undisturbed, with one worker."""
+def folder(dump: Path) -> Path:
+    """Return the dataset of the dump, made with one worker."""
     out = dump.parent / "made"
     ingest([str(dump)], out, CONFIG, workers=1)
     return out
 
 
-def test_the_counts_add_up(made: Path, dump: Path) -> None:
-    manifest, games, rows = datasets.manifest(made), datasets.games(made), datasets.table(made)
-    verdicts = [reading.verdict for reading in by_python_chess.read_file(dump)]
-    assert manifest["games"]["read"] == len(games) == len(verdicts) == 369
-    assert manifest["games"]["used"] == verdicts.count("used") == 360
+def test_the_counts_of_the_manifest_agree_with_python_chess_and_the_rows(
+    folder: Path, dump: Path
+) -> None:
+    manifest, games, rows = (
+        datasets.manifest(folder),
+        datasets.games(folder),
+        datasets.table(folder),
+    )
+    expected = [reading.status for reading in by_python_chess.read(dump.read_bytes())]
+    assert manifest["games"]["read"] == len(games) == len(expected) == 369
+    assert manifest["games"]["used"] == expected.count("used") == 360
     assert manifest["games"]["dropped"] == {"illegal move": 4, "unfinished": 5}
-    assert [game["dropped"] or "used" for game in games] == verdicts
+    assert [game["dropped"] or "used" for game in games] == expected
     assert (
         manifest["positions"]["total"]
         == len(rows)
@@ -64,33 +71,26 @@ def test_the_counts_add_up(made: Path, dump: Path) -> None:
         == manifest["sources"][0]["text_bytes"]
         == dump.stat().st_size
     )
-    assert compare_files(made) == []
+    assert compare_files(folder) == []
 
 
-def test_no_game_is_in_two_splits_and_copies_stay_together(made: Path) -> None:
-    splits: dict[int, set[str]] = {}
-    moves: dict[int, list[tuple[int, int]]] = {}
-    for row in datasets.table(made).select(["game", "split", "ply", "label"]).to_pylist():
-        splits.setdefault(row["game"], set()).add(row["split"])
-        moves.setdefault(row["game"], []).append((row["ply"], row["label"]))
+def test_all_copies_of_a_game_are_in_one_split(folder: Path) -> None:
+    games, splits = datasets.games(folder), defaultdict[tuple[int, ...], set[str]](set)
+    for game, rows in datasets.rows_by_game(folder).items():
+        moves = tuple(row["label"] for row in rows)
+        splits[moves] |= {games[game]["split"], *(row["split"] for row in rows)}
+    assert len(splits) == 40
     assert all(len(names) == 1 for names in splits.values())
-    copies: dict[tuple[tuple[int, int], ...], set[str]] = {}
-    for game, plies in moves.items():
-        copies.setdefault(tuple(sorted(plies)), set()).update(splits[game])
-    assert len(copies) == 40
-    assert all(len(names) == 1 for names in copies.values())
-    assert {name for names in copies.values() for name in names} == {"train", "val", "test"}
-    table = datasets.games(made)
-    assert all(table[game]["split"] in names for game, names in splits.items())
+    assert set.union(*splits.values()) == {"train", "val", "test"}
 
 
-def test_rows_join_their_game_and_its_bytes(made: Path, dump: Path) -> None:
-    text, games = dump.read_bytes(), datasets.games(made)
-    for number, rows in list(datasets.rows_by_game(made).items())[::14]:
+def test_rows_refer_to_their_game_and_its_bytes_in_the_dump(folder: Path, dump: Path) -> None:
+    text, games = dump.read_bytes(), datasets.games(folder)
+    for number, rows in list(datasets.rows_by_game(folder).items())[::14]:
         game = games[number]
-        piece = text[game["offset"] : game["offset"] + game["length"]]
-        assert piece.startswith(b'[Event "Rated')
-        (reading,) = by_python_chess.read(piece)
+        pgn = text[game["offset"] : game["offset"] + game["length"]]
+        assert pgn.startswith(b'[Event "Rated')
+        (reading,) = by_python_chess.read(pgn)
         assert [row["ply"] for row in rows] == list(range(len(reading.moves)))
         assert {row["plies"] for row in rows} == {game["plies"]} == {len(reading.moves)}
         assert rows[0]["elo"] == game["white_elo"] == int(reading.headers["WhiteElo"])
@@ -99,37 +99,33 @@ def test_rows_join_their_game_and_its_bytes(made: Path, dump: Path) -> None:
 
 
 @pytest.mark.parametrize(("workers", "block"), [(1, 10_007), (2, 65_536)])
-def test_workers_and_blocks_of_reading_change_no_byte(
-    made: Path,
+def test_the_number_of_workers_and_the_block_size_change_no_byte(
+    folder: Path,
     dump: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     workers: int,
     block: int,
 ) -> None:
-    for room in (source, chunks):
-        monkeypatch.setattr(room, "BLOCK", block)
+    for module in (source, chunks):
+        monkeypatch.setattr(module, "BLOCK_BYTES", block)
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=workers)
-    assert datasets.content(tmp_path / "out") == datasets.content(made)
+    assert datasets.content(tmp_path / "out") == datasets.content(folder)
 
 
-def test_rows_are_shuffled(made: Path) -> None:
-    shuffled = [
-        (row["game"], row["ply"])
-        for row in datasets.table(made).select(["game", "ply"]).to_pylist()
-    ]
-    first = shuffled[: pq.read_metadata(made / "train-00000-0.parquet").num_rows]
-    neighbours = sum(abs(one - other) <= 1 for (one, _), (other, _) in pairwise(first))
-    assert neighbours < len(first) / 20
+def test_rows_are_shuffled(folder: Path) -> None:
+    games = pq.read_table(folder / "train-00000-0.parquet", columns=["game"])["game"].to_pylist()
+    neighbors = sum(abs(game - following) <= 1 for game, following in pairwise(games))
+    assert neighbors < len(games) / 20
 
 
-def test_a_chunk_of_many_rows_is_written_in_blocks(
+def test_a_chunk_with_many_rows_is_written_in_several_shards(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunk, "BLOCK_ROWS", 3000)
-    chunk._row_buffer.cache_clear()
+    chunk._get_row_buffer.cache_clear()
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
-    chunk._row_buffer.cache_clear()
+    chunk._get_row_buffer.cache_clear()
     assert (tmp_path / "out" / "train-00000-1.parquet").exists()
     rows = datasets.rows_by_game(tmp_path / "out")
     for number, game in enumerate(datasets.games(tmp_path / "out")):
@@ -137,17 +133,7 @@ def test_a_chunk_of_many_rows_is_written_in_blocks(
         assert [row["ply"] for row in rows.get(number, [])] == expected
 
 
-def test_several_dumps_are_one_dataset(tmp_path: Path) -> None:
-    one = datasets.dump(tmp_path / "one.pgn", 5)
-    two = datasets.dump(tmp_path / "two.pgn", 7, first=100)
-    ingest([str(one), str(two)], tmp_path / "out", workers=1)
-    games = datasets.games(tmp_path / "out")
-    assert [game["source"] for game in games] == [0] * 5 + [1] * 7
-    assert next(game["offset"] for game in games if game["source"] == 1) == 0
-    assert sorted(datasets.rows_by_game(tmp_path / "out")) == list(range(12))
-
-
-def test_other_settings_or_another_source_are_refused(tmp_path: Path) -> None:
+def test_a_finished_dataset_of_other_settings_or_another_dump_is_refused(tmp_path: Path) -> None:
     path = datasets.dump(tmp_path / "one.pgn", 5)
     other = datasets.dump(tmp_path / "two.pgn", 5, first=9)
     ingest([str(path)], tmp_path / "out", workers=1)
@@ -163,7 +149,9 @@ def test_other_settings_or_another_source_are_refused(tmp_path: Path) -> None:
     assert datasets.content(tmp_path / "out") == before
 
 
-def test_a_source_that_changes_between_two_runs_is_refused(dump: Path, tmp_path: Path) -> None:
+def test_a_dump_that_changed_since_the_ingest_was_stopped_is_refused(
+    dump: Path, tmp_path: Path
+) -> None:
     path, data, ticks = tmp_path / "games.pgn", dump.read_bytes(), list[Tick]()
     path.write_bytes(data)
     with pytest.raises(Stopped, match="run the same command to continue"):
@@ -178,13 +166,13 @@ def test_a_source_that_changes_between_two_runs_is_refused(dump: Path, tmp_path:
     with pytest.raises(DatasetError, match="an unfinished ingest with other config"):
         ingest([str(path)], tmp_path / "out", IngestConfig(chunk_mib=2), workers=1)
     first, second, *_ = chunks.read_chunks([source.Source(str(path))], 1 << 20)
-    changes = {
+    changed_dumps = {
         "the dump has changed": data.replace(b"Rated Rapid", b"Rated Blitz", 1),
         "has become shorter": first.text + second.text,
     }
-    for problem, changed in changes.items():
+    for message, changed in changed_dumps.items():
         path.write_bytes(changed)
-        with pytest.raises(DatasetError, match=problem):
+        with pytest.raises(DatasetError, match=message):
             ingest([str(path)], tmp_path / "out", CONFIG, workers=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -216,7 +204,7 @@ def test_archives_and_standard_input_give_the_same_rows(
         ("a.pgn.zst", 30 << 30, 64),
     ],
 )
-def test_chunks_grow_with_the_dump(name: str, size: int, chosen: int, tmp_path: Path) -> None:
+def test_larger_dumps_get_larger_chunks(name: str, size: int, chosen: int, tmp_path: Path) -> None:
     dump = tmp_path / name
     with dump.open("wb") as file:
         file.truncate(size)  # a sparse file
@@ -225,7 +213,7 @@ def test_chunks_grow_with_the_dump(name: str, size: int, chosen: int, tmp_path: 
     assert choose_chunk_size(IngestConfig(), ["-"]).chunk_mib == 8
 
 
-def test_a_dataset_keeps_the_chunks_that_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_dataset_keeps_its_chunk_size(tmp_path: Path) -> None:
     out, path = tmp_path / "out", str(datasets.dump(tmp_path / "games.pgn", 5))
     made = ingest([path], out, IngestConfig(chunk_mib=1), workers=1)
     assert made["config"]["chunk_mib"] == 1

@@ -1,4 +1,4 @@
-"""Damaged, missing and wrong dumps: a clear error, and every good game is kept."""
+"""Damaged, missing and unreadable dumps give a clear error, and every whole game is kept."""
 
 import bz2
 import gzip
@@ -16,7 +16,6 @@ import zstandard
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, DamagedError, DatasetError, DumpError
-from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation.verify import compare_files
 from tests.pipeline import datasets
@@ -29,8 +28,8 @@ def text() -> bytes:
     return "".join("".join(games[at:] + games[:at]) for at in range(6)).encode()
 
 
-def open_piecewise(decoder: Any, data: bytes) -> bytes:
-    """Return what a decoder gets out of a damaged archive."""
+def decode_until_damage(decoder: Any, data: bytes) -> bytes:
+    """Return the text that a library's decoder reads from a damaged archive."""
     out = io.BytesIO()
     with suppress(OSError, zlib.error, zstandard.ZstdError):
         for at in range(0, len(data), 100):
@@ -38,12 +37,12 @@ def open_piecewise(decoder: Any, data: bytes) -> bytes:
     return out.getvalue()
 
 
-# a small window, so copies of games are not found
-NEAR = zstandard.ZstdCompressionParameters.from_level(3, window_log=15, write_checksum=1)
+# a small window, so that copies of games are not compressed away
+SMALL_WINDOW = zstandard.ZstdCompressionParameters.from_level(3, window_log=15, write_checksum=1)
 CODECS: dict[str, tuple[Callable[[bytes], bytes], Any]] = {
-    # suffix: (compress, make a decoder)
+    # suffix: functions that compress, and make a decoder
     "zst": (
-        lambda data: zstandard.ZstdCompressor(compression_params=NEAR).compress(data),
+        lambda data: zstandard.ZstdCompressor(compression_params=SMALL_WINDOW).compress(data),
         lambda: zstandard.ZstdDecompressor().decompressobj(),
     ),
     "gz": (lambda data: gzip.compress(data, 6), lambda: zlib.decompressobj(31)),
@@ -64,14 +63,14 @@ def test_a_damaged_archive_keeps_every_whole_game_before_the_damage(
         del archive[at:]
     else:
         archive[at : at + 64] = bytes(64)
-    good = open_piecewise(decoder(), bytes(archive))
-    pairs = enumerate(zip(good, text, strict=False))
-    same = next((place for place, pair in pairs if pair[0] != pair[1]), len(good))
-    whole = text[:same].count(b"[Event ") - 1  # the last game is cut off
+    decoded = decode_until_damage(decoder(), bytes(archive))
+    pairs = enumerate(zip(decoded, text, strict=False))
+    common = next((at for at, (found, expected) in pairs if found != expected), len(decoded))
+    whole = text[:common].count(b"[Event ") - 1  # the last game is cut off
     assert whole > 40
     path, out = tmp_path / f"games.pgn.{codec}", tmp_path / "out"
     path.write_bytes(archive)
-    for _ in range(2):  # a finished dataset says it again
+    for _ in range(2):  # the error is repeated for the finished dataset
         with pytest.raises(DamagedError, match=rf"{path.name}: .*games before the damage are in"):
             ingest([str(path)], out, workers=1)
     assert compare_files(out) == []
@@ -86,20 +85,18 @@ def test_a_damaged_archive_keeps_every_whole_game_before_the_damage(
     assert [len(rows[number]) for number in range(whole)] == plies
 
 
-EMPTY = {
+WITHOUT_POSITIONS = {
+    # file name: content, error message
     "blank.pgn": (b"\n\n  \n", "no game was found"),
     "letter.pgn": (b"just a letter\n", "unreadable move: 1"),
     "atomic.pgn": (
         b'[Event "x"]\n[Variant "Atomic"]\n[Result "1-0"]\n\n1. e4 1-0\n\n' * 7,
         r"no positions in .*atomic\.pgn: 7 games read \(variant: 7\)",
     ),
-    "old.pgn": (
-        b'[Event "x"]\n[Result "1-0"]\n\n1. e4 1-0\n\n',
-        r"1 games read \(filter: date: 1\)",
-    ),
     "cut.pgn.gz": (gzip.compress(b"1. e4 e5 1-0\n" * 9)[:20], "no positions"),
 }
 NOT_DUMPS = {
+    # file name: content, error message
     "binary.pgn": (b"\x7fELF\x02\x01\x01\x00" + bytes(5000), "is not PGN text"),
     "picture.png": (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(100), "is not PGN text"),
     "words.pgn.zst": (b"1. e4 e5 1-0", "has the suffix of a zstd archive but is not one"),
@@ -113,13 +110,14 @@ NOT_DUMPS = {
 }
 
 
-@pytest.mark.parametrize("name", [*EMPTY, *NOT_DUMPS])
-def test_what_gives_no_positions_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
-    content, message = (EMPTY | NOT_DUMPS)[name]
+@pytest.mark.parametrize("name", [*WITHOUT_POSITIONS, *NOT_DUMPS])
+def test_dumps_without_positions_are_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    content, message = (WITHOUT_POSITIONS | NOT_DUMPS)[name]
     (tmp_path / name).write_bytes(content)
-    config = IngestConfig(since="2030-01-01" if name == "old.pgn" else "")
-    with pytest.raises(DatasetError if name in EMPTY else DumpError, match=message) as caught:
-        ingest([str(tmp_path / name)], tmp_path / "out", config, workers=1)
+    with pytest.raises(
+        DatasetError if name in WITHOUT_POSITIONS else DumpError, match=message
+    ) as caught:
+        ingest([str(tmp_path / name)], tmp_path / "out", workers=1)
     assert name in str(caught.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -127,7 +125,7 @@ def test_what_gives_no_positions_is_refused_with_the_reason(name: str, tmp_path:
 def test_paths_that_cannot_be_read_or_written_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, out, real = datasets.dump(tmp_path / "a.pgn", 1), tmp_path / "out", os.open
+    path, out, os_open = datasets.dump(tmp_path / "a.pgn", 1), tmp_path / "out", os.open
     with pytest.raises(DumpError, match=r"is a directory: name the dump files in it"):
         ingest([str(tmp_path)], out, workers=1)
     with pytest.raises(DumpError, match=r"nowhere\.pgn does not exist"):
@@ -137,18 +135,18 @@ def test_paths_that_cannot_be_read_or_written_are_refused(
     with pytest.raises(ConfigError, match="at least one dump"):
         ingest([], out)
 
-    # root can read every file, so chmod has no effect
+    # not by chmod, since root may read every file
     def refuse(name: Any, *arguments: Any, **options: Any) -> int:
         if name == str(path):
             raise PermissionError(13, "Permission denied", name)
-        return real(name, *arguments, **options)
+        return os_open(name, *arguments, **options)
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DumpError, match=r"a\.pgn is not readable by this user"):
         ingest([str(path)], out, workers=1)
 
 
-def test_a_bad_second_dump_leaves_no_dataset_and_the_first_can_go_on(tmp_path: Path) -> None:
+def test_an_ingest_whose_second_dump_is_missing_can_be_continued(tmp_path: Path) -> None:
     path = datasets.dump(tmp_path / "a.pgn", 3)
     with pytest.raises(DumpError, match=r"b\.pgn does not exist"):
         ingest([str(path), str(tmp_path / "b.pgn")], tmp_path / "out", workers=1)
@@ -157,7 +155,7 @@ def test_a_bad_second_dump_leaves_no_dataset_and_the_first_can_go_on(tmp_path: P
     assert manifest["games"] == {"read": 5, "used": 5, "dropped": {}}
 
 
-def test_a_directory_without_a_manifest_is_no_dataset(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_not_a_dataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="is not a directory"):
         read_manifest(tmp_path / "nowhere")
     with pytest.raises(DatasetError, match=r"has no manifest\.json \(it is not a dataset\)"):

@@ -1,4 +1,4 @@
-"""Very long texts: memory stays bounded, and the games around them are kept."""
+"""Very long texts and hostile tags: memory stays bounded, and the games around them are kept."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ GOOD = '[Event "good"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7
 
 
 @pytest.mark.parametrize(
-    "between",
+    "filler",
     [
         b"x" * (40 << 20),
         b'[Event "long"]\n\n1. e4 {' + b"y" * (20 << 20) + b"} e5 1-0\n\n",
@@ -32,9 +32,9 @@ GOOD = '[Event "good"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7
     ],
     ids=["a line", "a comment", "a comment in lines", "blank lines", "escaped lines"],
 )
-def test_good_games_round_an_endless_one_are_kept(between: bytes, tmp_path: Path) -> None:
+def test_games_before_and_after_a_very_long_text_are_kept(filler: bytes, tmp_path: Path) -> None:
     dump = tmp_path / "dump.pgn"
-    dump.write_bytes(GOOD.encode() + between + b"\n\n" + GOOD.encode())
+    dump.write_bytes(GOOD.encode() + filler + b"\n\n" + GOOD.encode())
     manifest = ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
     found = games(tmp_path / "out")
     assert manifest["games"]["used"] == 2
@@ -44,9 +44,9 @@ def test_good_games_round_an_endless_one_are_kept(between: bytes, tmp_path: Path
         assert text[game["offset"] :].startswith(b'[Event "good"]')
 
 
-def test_the_data_card_names_dumps_and_counts_and_escapes_markup(tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script> | [x](http://evil) " + "w" * 500
-    tags = f'[TimeControl "{evil}"]\n[Termination "{evil}"]\n[Result'
+def test_the_data_card_escapes_markup_of_dumps(tmp_path: Path) -> None:
+    markup = "<script>alert(1)</script> | [x](http://evil) " + "w" * 500
+    tags = f'[TimeControl "{markup}"]\n[Termination "{markup}"]\n[Result'
     for name in ("a|b.pgn", "c.pgn"):
         atomic = GOOD.replace("[Result", '[Variant "Atomic"]\n[Result')
         (tmp_path / name).write_text(GOOD.replace("[Result", tags) + atomic)
@@ -58,27 +58,21 @@ def test_the_data_card_names_dumps_and_counts_and_escapes_markup(tmp_path: Path)
     assert not any(text in card for text in ("<script>", "](http://evil)", "w" * 100))
 
 
-def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.ingest.data_card.MAX_VALUES", 4)
+def test_the_number_of_distinct_values_that_are_counted_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipeline.ingest.data_card.MAX_COUNTED_VALUES", 4)
     counts = GameCounts()
     for number in range(50):
         tags = pa.array(["600+0", f"{number}", f"{number}x"])
-        nothing = pa.nulls(3, pa.uint16())
-        ratings = dict.fromkeys(("white_elo", "black_elo", "plies"), nothing)
-        counts.add(
-            pa.table(
-                {
-                    **dict.fromkeys(COUNTED_COLUMNS, tags),
-                    **ratings,
-                    "dropped": pa.nulls(3, pa.string()),
-                }
-            )
-        )
+        columns = dict.fromkeys(("white_elo", "black_elo", "plies"), pa.nulls(3, pa.uint16()))
+        columns |= dict.fromkeys(COUNTED_COLUMNS, tags)
+        counts.add(pa.table(columns | {"dropped": pa.nulls(3, pa.string())}))
     assert len(counts.values["termination"]) <= 4
-    assert counts.shares("termination", 1)[0]["games"] == 50
+    assert counts.list_frequent("termination", 1)[0]["games"] == 50
 
 
-def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_path: Path) -> None:
+def test_shards_without_a_note_are_deleted_by_the_next_ingest(tmp_path: Path) -> None:
     dump = tmp_path / "dump.pgn"
     dump.write_text("\n".join(random_game(seed) for seed in range(20)))
     out = tmp_path / "out"
@@ -93,26 +87,22 @@ def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_
     assert content(out) == content(tmp_path / "clean")
 
 
-def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -> None:
-    """Rows hold their game as uint32: without a word, game 2**32 would have been game 0 again."""
+def test_more_games_than_a_row_can_number_are_refused(tmp_path: Path) -> None:
+    """Rows store the number of their game as uint32, which would wrap around at 2**32."""
     text = random_game(1).encode() + random_game(2).encode()
     starts = np.array([0, len(random_game(1).encode())], dtype=np.int64)
     folder = JobFolder(tmp_path, DATASET_KIND, DatasetError)
     folder.make_notes_folder()
     last = (1 << 32) - 2
     encode_chunk(ChunkTask(Chunk(0, 0, last, 0, text, starts), str(tmp_path), SMALL))
-    found = {
-        number
-        for path in folder.files.glob("*.parquet")
-        for number in pq.read_table(path)["game"].to_pylist()
-    }
-    assert found == {last, last + 1}
+    tables = [pq.read_table(path) for path in folder.files.glob("*.parquet")]
+    assert set(pa.concat_tables(tables)["game"].to_pylist()) == {last, last + 1}
     with pytest.raises(DatasetError, match=r"got game number 4,294,967,296"):
         encode_chunk(ChunkTask(Chunk(1, 0, last + 1, 0, text, starts), str(tmp_path), SMALL))
     assert not (folder.notes / "00001.json").exists()
 
 
-def test_a_child_does_not_take_our_kernel_folder_for_the_users(
+def test_an_inherited_kernel_folder_is_not_taken_for_the_users_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in (NUMBA_CACHE_VARIABLE, OWN_CACHE_VARIABLE):

@@ -1,6 +1,6 @@
-"""An ingest whose workers and drivers are killed, or whose disk is full: the same bytes.
+"""Kill workers and drivers of an ingest, or fill its disk: a restart gives the same bytes.
 
-tests/pipeline/storage/test_job_folder.py kills it at every file operation.
+tests/pipeline/storage/test_job_folder.py kills an ingest at every file operation.
 """
 
 import os
@@ -30,7 +30,7 @@ KILLS = int(os.environ.get("FIANCHETTO_TESTS_KILLS", "40"))
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dump of 5 MB whose first MiB is nearly all comment, so that its shards are small."""
+    """Make a dump of 5 MB whose first chunk is mostly comments, so that its shards are small."""
     path = tmp_path_factory.mktemp("kill") / "games.pgn"
     games = [datasets.random_game(seed) for seed in range(40)]
     wordy = games[0].replace("{ ", "{ " + "word " * 4000, 50)
@@ -47,62 +47,61 @@ def undisturbed(dump: Path) -> dict[str, str]:
     return datasets.content(out)
 
 
-def begin(dump: Path, out: Path, workers: int) -> forked.Popen:
-    """Start the command that ingests the dump."""
+def start_ingest(dump: Path, out: Path, workers: int) -> forked.Popen:
     options = ["--set", "chunk_mib=1", "--set", "test_share=0.2", "--workers", str(workers)]
     words = [sys.executable, "-m", "pipeline", "ingest", str(dump), "--out", str(out), *options]
     return forked.Popen(words, cwd=REPOSITORY, stderr=subprocess.DEVNULL)
 
 
 def kill(process: forked.Popen) -> bool:
-    """Kill an ingest and return whether that ended it; its workers end too."""
+    """Kill an ingest, wait for its workers, and return False if it had already finished."""
     try:
-        below = psutil.Process(process.pid).children(recursive=True)
+        workers = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
-        below = []
-    # a zombie keeps its process id until it is waited for
+        workers = []
+    # a finished process keeps its id until it is waited for
     os.kill(process.pid, signal.SIGKILL)
-    ended = process.wait()
-    _, alive = psutil.wait_procs(below, timeout=LONG)
+    status = process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=LONG)
     assert alive == [], "a worker has outlived its driver"
-    return ended == -signal.SIGKILL
+    return status == -signal.SIGKILL
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_drivers_and_workers_killed_at_random_moments(
+def test_an_ingest_whose_driver_and_workers_are_killed_at_random_gives_the_same_files(
     dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
-    began = time.monotonic()
+    start = time.monotonic()
     ingest([str(dump)], tmp_path / "whole", CONFIG, workers=2)
-    seconds = time.monotonic() - began
-    chance, kills, made = random.Random(11), 0, 0
+    seconds = time.monotonic() - start
+    rng, kills, finished = random.Random(11), 0, 0
     while kills < KILLS:
-        out = tmp_path / str(made)
-        process = begin(dump, out, workers=1 + kills % 2)
-        time.sleep(chance.uniform(0.02, 0.8) * seconds)
-        if pool := list_workers(process.pid):
-            victim = chance.choice(pool)
+        out = tmp_path / str(finished)
+        process = start_ingest(dump, out, workers=1 + kills % 2)
+        time.sleep(rng.uniform(0.02, 0.8) * seconds)
+        if workers := list_workers(process.pid):
+            victim = rng.choice(workers)
             victim.kill()
             gone, _ = psutil.wait_procs([victim], 30)
             kills += len(gone)
-            time.sleep(chance.uniform(0, 0.5) * seconds)
-        kills += (by_us := kill(process))
-        # every file with its final name, in the build or beside it, is complete
+            time.sleep(rng.uniform(0, 0.5) * seconds)
+        kills += (was_killed := kill(process))
+        # every file that has its final name, in the build or beside it, is complete
         found = {
             name.removeprefix(".building/"): digest
             for name, digest in datasets.content(out).items()
             if "/parts/" not in name and not name.endswith(".tmp") and name != "job.json"
         }
         assert found.items() <= undisturbed.items()
-        if not by_us:
+        if not was_killed:
             assert datasets.content(out) == undisturbed
-            made += 1
-    ingest([str(dump)], tmp_path / str(made), CONFIG, workers=1)
-    assert datasets.content(tmp_path / str(made)) == undisturbed
+            finished += 1
+    ingest([str(dump)], tmp_path / str(finished), CONFIG, workers=1)
+    assert datasets.content(tmp_path / str(finished)) == undisturbed
 
 
-def test_a_killed_worker_changes_nothing(
+def test_an_ingest_survives_a_killed_worker(
     dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     killed: list[int] = []
@@ -118,19 +117,19 @@ def test_a_killed_worker_changes_nothing(
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to name open files")
-def test_a_chunk_whose_file_does_not_reach_the_disk_is_not_done(
+def test_a_chunk_has_no_note_if_one_of_its_files_is_not_on_disk(
     dump: Path, undisturbed: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files are synchronised while others are written: the note waits for all of them."""
-    real = os.fsync
+    """Files are flushed in the background while the next ones are written."""
+    fsync = os.fsync
 
-    def full(descriptor: int) -> None:
+    def fail_for_one_shard(descriptor: int) -> None:
         if "train-00001" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
             raise OSError(28, "No space left on device")
-        real(descriptor)
+        fsync(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", fail_for_one_shard)
         with pytest.raises(IngestError, match="No space left on device"):
             ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
     parts = tmp_path / "out" / ".building" / "parts"

@@ -1,4 +1,4 @@
-"""Moves of one player, compared with python-chess's reading of the tags."""
+"""Keep only the moves of given players, as python-chess finds them by the tags."""
 
 import io
 import random
@@ -31,10 +31,10 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("wanted", [('Bob "The Rook" O\\',), ("Carlsen, Magnus", "Zoë")])
-def test_rows_are_the_moves_of_the_named_players(
+def test_only_the_moves_of_the_named_players_become_rows(
     wanted: tuple[str, ...], dump: Path, tmp_path: Path
 ) -> None:
-    text, expected = io.StringIO(dump.read_text()), set()
+    text, expected_rows = io.StringIO(dump.read_text()), set()
     for number, game in enumerate(iter(lambda: chess.pgn.read_game(text), None)):
         players = [
             game.headers[side].replace('\\"', '"').replace("\\\\", "\\")
@@ -43,26 +43,25 @@ def test_rows_are_the_moves_of_the_named_players(
         board = game.board()
         for move in game.mainline_moves():
             if players[not board.turn] in wanted:
-                expected.add((number, board.ply(), move.uci()[:4]))
+                expected_rows.add((number, board.ply()))
             board.push(move)
     for name, players in (("some", wanted), ("all", ())):
         config = IngestConfig(test_share=0.0, val_share=0.0, player=players)
         ingest([str(dump)], tmp_path / name, config, workers=1)
-    rows, whole = (
+    rows, all_rows = (
         {(row["game"], row["ply"]): row for row in datasets.table(tmp_path / name).to_pylist()}
         for name in ("some", "all")
     )
-    places = {(game, ply) for game, ply, _ in expected}
-    assert rows == {place: row for place, row in whole.items() if place in places}
-    manifest, games = datasets.manifest(tmp_path / "some"), {game for game, _ in places}
-    assert manifest["positions"]["total"] == len(expected) > 50
+    assert rows == {key: row for key, row in all_rows.items() if key in expected_rows}
+    manifest, games = datasets.manifest(tmp_path / "some"), {game for game, _ in expected_rows}
+    assert manifest["positions"]["total"] == len(expected_rows) > 50
     dropped = {"filter: player": 60 - len(games)}
     assert manifest["games"] == {"read": 60, "used": len(games), "dropped": dropped}
-    others = sum(1 for game, _ in whole if game in games) - len(expected)
+    others = sum(1 for game, _ in all_rows if game in games) - len(expected_rows)
     assert manifest["positions_dropped"] == {"filter: another player's move": others}
 
 
-def test_a_misspelled_name_gets_the_most_frequent_ones_and_leaves_nothing_behind(
+def test_a_misspelled_name_is_refused_with_the_most_frequent_names(
     dump: Path, tmp_path: Path
 ) -> None:
     out, text = tmp_path / "out", dump.read_text()
@@ -77,14 +76,14 @@ def test_a_misspelled_name_gets_the_most_frequent_ones_and_leaves_nothing_behind
     assert made["games"]["used"] == counts["Ann"]
 
 
-def test_a_name_in_latin_1_is_found_as_it_is_read(dump: Path, tmp_path: Path) -> None:
-    """ChessBase writes Latin-1, as the PGN standard has it."""
-    old = tmp_path / "old.pgn"
-    old.write_bytes(dump.read_text().encode("latin-1"))
+def test_a_name_in_latin_1_is_found(dump: Path, tmp_path: Path) -> None:
+    """ChessBase writes Latin-1, as the PGN standard requires."""
+    latin_1 = tmp_path / "latin_1.pgn"
+    latin_1.write_bytes(dump.read_text().encode("latin-1"))
     used = [
         ingest([str(path)], tmp_path / path.stem, IngestConfig(player=("Zoë",)), workers=1)[
             "games"
         ]["used"]
-        for path in (dump, old)
+        for path in (dump, latin_1)
     ]
     assert used[0] == used[1] > 0

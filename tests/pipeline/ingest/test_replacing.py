@@ -1,5 +1,6 @@
-"""A dataset that is being replaced is complete after any stop, failure or kill."""
+"""A dataset that is being replaced stays complete after any stop, failure or kill."""
 
+import itertools
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -13,22 +14,22 @@ from pipeline.executors.local import LocalEngine
 from pipeline.ingest import replacing
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.ingest.replacing import recover, replace
+from pipeline.ingest.replacing import recover_dataset, replace_dataset
 from pipeline.storage.stores import parse_path
 from pipeline.validation.verify import compare_files
 from tests.pipeline.datasets import content, dump, manifest
 
 OLD, NEW = (IngestConfig(chunk_mib=1, seed=seed) for seed in (0, 1))
-anew = partial(replace, engine=LocalEngine(1))
+replace_locally = partial(replace_dataset, engine=LocalEngine(1))
 
 
 class Killed(BaseException):
-    """What stands for a SIGKILL: nothing catches it."""
+    """Raised in place of SIGKILL, so that nothing catches it."""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dump of three chunks."""
+    """Return a dump of three chunks."""
     path = tmp_path_factory.mktemp("dump") / "small.pgn"
     dump(path, 40)
     path.write_text(path.read_text() * (1 + (5 << 19) // path.stat().st_size))
@@ -36,8 +37,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(source: Path) -> tuple[Path, Path]:
-    """Datasets of the old and of the new settings."""
+def old_and_new(source: Path) -> tuple[Path, Path]:
+    """Return datasets with the old and with the new settings."""
     folders = source.parent / "old", source.parent / "new"
     for folder, config in zip(folders, (OLD, NEW), strict=True):
         ingest([str(source)], folder, config, workers=1)
@@ -45,81 +46,79 @@ def made(source: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(made: tuple[Path, Path]) -> dict[str, str]:
-    """What a dataset of the new settings holds."""
-    return content(made[1])
+def expected(old_and_new: tuple[Path, Path]) -> dict[str, str]:
+    """Return the content of the dataset with the new settings."""
+    return content(old_and_new[1])
 
 
 @pytest.fixture
-def out(made: tuple[Path, Path], tmp_path: Path) -> Path:
-    """A dataset of the old settings."""
-    return Path(shutil.copytree(made[0], tmp_path / "positions" / "small"))
+def out(old_and_new: tuple[Path, Path], tmp_path: Path) -> Path:
+    """Return a copy of the dataset with the old settings."""
+    return Path(shutil.copytree(old_and_new[0], tmp_path / "positions" / "small"))
 
 
-def at(number: int, deed: Callable[..., object]) -> Callable[..., object]:
-    """Return what does a deed as ever, and is killed instead of the deed number `number`."""
-    count = 0
+def killed_at_call(number: int, function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that raises Killed in place of a given call of another function."""
+    calls = itertools.count(1)
 
-    def instead(*arguments: object, **named: object) -> object:
-        nonlocal count
-        count += 1
-        if count == number:
+    def call(*arguments: object, **options: object) -> object:
+        if next(calls) == number:
             raise Killed
-        return deed(*arguments, **named)
+        return function(*arguments, **options)
 
-    return instead
+    return call
 
 
-def test_the_old_dataset_stays_until_the_new_one_is_whole(
-    source: Path, out: Path, undisturbed: dict[str, str]
+def test_the_old_dataset_stays_until_the_new_one_is_complete(
+    source: Path, out: Path, expected: dict[str, str]
 ) -> None:
     before, ticks = content(out), list[Tick]()
     with pytest.raises(Stopped):
-        anew(source, out, NEW, progress=ticks.append, stop=lambda: bool(ticks))
+        replace_locally(source, out, NEW, progress=ticks.append, stop=lambda: bool(ticks))
     assert content(out) == before
-    (building,) = [path for path in out.parent.iterdir() if path != out]
+    (unfinished,) = [path for path in out.parent.iterdir() if path != out]
     done = {
         path.name: path.stat().st_mtime_ns
-        for path in (building / ".building").glob("train-*.parquet")
+        for path in (unfinished / ".building").glob("train-*.parquet")
     }
     assert 1 <= len(done) < 3
-    assert anew(source, out, NEW)["config"]["seed"] == 1
-    assert content(out) == undisturbed
+    assert replace_locally(source, out, NEW)["config"]["seed"] == 1
+    assert content(out) == expected
     # finished files are not written again
     assert {name: (out / name).stat().st_mtime_ns for name in done} == done
     assert [path.name for path in out.parent.iterdir()] == ["small"]
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "number"),
+    ("owner", "name", "number"),
     [(Path, "rename", 1), (Path, "rename", 2), (shutil, "rmtree", 1)],
 )
-def test_killed_while_it_swaps_it_ends_where_an_undisturbed_one_does(
-    where: object,
+def test_a_replacement_killed_while_it_renames_or_deletes_is_continued(
+    owner: object,
     name: str,
     number: int,
     source: Path,
-    made: tuple[Path, Path],
+    old_and_new: tuple[Path, Path],
     out: Path,
-    undisturbed: dict[str, str],
+    expected: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = content(out)
-    shutil.copytree(made[1], out.with_name(".small.new"))
+    shutil.copytree(old_and_new[1], out.with_name(".small.new"))
     with monkeypatch.context() as patched:
         patched.setattr(replacing, "ingest", lambda *_, **__: manifest(out.with_name(".small.new")))
-        patched.setattr(where, name, at(number, getattr(where, name)))
+        patched.setattr(owner, name, killed_at_call(number, getattr(owner, name)))
         with pytest.raises(Killed):
-            anew(source, out, NEW)
-    recover(out)
+            replace_locally(source, out, NEW)
+    recover_dataset(out)
     assert compare_files(out) == []
-    assert content(out) in (before, undisturbed)
-    anew(source, out, NEW)
-    assert content(out) == undisturbed
+    assert content(out) in (before, expected)
+    replace_locally(source, out, NEW)
+    assert content(out) == expected
     assert [path.name for path in out.parent.iterdir()] == ["small"]
 
 
-def test_what_is_not_of_the_dataset_is_never_deleted(source: Path, out: Path) -> None:
+def test_files_that_are_not_of_the_dataset_are_never_deleted(source: Path, out: Path) -> None:
     (out / "train-00099-0.parquet").write_text("somebody's")
     (out / "notes").mkdir()
     before = content(out)
@@ -127,7 +126,7 @@ def test_what_is_not_of_the_dataset_is_never_deleted(source: Path, out: Path) ->
         DatasetError,
         match=r"files that are not part of the dataset \(notes, train-00099-0.parquet\): move",
     ):
-        anew(source, out, NEW)
+        replace_locally(source, out, NEW)
     assert content(out) == before
     (out / "notes").rmdir()
     (out / "train-00099-0.parquet").unlink()
@@ -135,20 +134,20 @@ def test_what_is_not_of_the_dataset_is_never_deleted(source: Path, out: Path) ->
     manifest_text = (out / "manifest.json").read_text()
     (out / "manifest.json").write_text("{")
     with pytest.raises(DatasetError, match=r"games\.parquet, "):
-        anew(source, out, NEW)
+        replace_locally(source, out, NEW)
     (out / "manifest.json").write_text(manifest_text)
 
-    def come(tick: object) -> None:
+    def add_file(tick: object) -> None:
         (out / "late.txt").write_text("somebody's")
 
     with pytest.raises(DatasetError, match=r"late\.txt"):
-        anew(source, out, NEW, progress=come)
+        replace_locally(source, out, NEW, progress=add_file)
     assert (out / "late.txt").read_text() == "somebody's"
 
 
 @pytest.mark.parametrize("old", ["none", "of another format", "beside it"])
-def test_whatever_is_there_a_whole_dataset_takes_its_place(
-    old: str, source: Path, out: Path, undisturbed: dict[str, str]
+def test_an_old_format_or_an_earlier_replacement_does_not_prevent_replacing(
+    old: str, source: Path, out: Path, expected: dict[str, str]
 ) -> None:
     if old == "of another format":
         text = (out / "manifest.json").read_text()
@@ -158,12 +157,12 @@ def test_whatever_is_there_a_whole_dataset_takes_its_place(
         shutil.rmtree(out)
     if old == "beside it":  # a replacement with other settings was stopped
         with pytest.raises(Stopped):
-            anew(source, out, IngestConfig(chunk_mib=1, seed=2), stop=lambda: True)
-    anew(source, out, NEW)
-    assert content(out) == undisturbed
+            replace_locally(source, out, IngestConfig(chunk_mib=1, seed=2), stop=lambda: True)
+    replace_locally(source, out, NEW)
+    assert content(out) == expected
     assert [path.name for path in out.parent.iterdir()] == ["small"]
 
 
 def test_a_dataset_in_a_store_is_not_replaced(source: Path) -> None:
     with pytest.raises(ConfigError, match="object stores cannot rename"):
-        anew(source, parse_path("memory://bucket/small"), NEW)
+        replace_locally(source, parse_path("memory://bucket/small"), NEW)

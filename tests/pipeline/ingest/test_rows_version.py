@@ -1,4 +1,4 @@
-"""ROWS_VERSION must be raised when the rows change; other versions are not continued."""
+"""ROWS_VERSION must be raised when the rows change, and other versions are not continued."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from tests.pipeline import datasets
 
 SMALL = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.1)
 GOLDEN = {2: "aade37f3f29c2dd9f279aacd46711e468d05700200983bd17750778c561cf371"}
-"""Hash of all rows and games of DUMP by version."""
+"""Hash of all rows and games of `dump`, by version."""
 
 DUMP = """\
 [Event "Rated Blitz game"]
@@ -61,7 +61,7 @@ DUMP = """\
 """
 
 
-def rows_of(folder: Path) -> str:
+def hash_rows(folder: Path) -> str:
     """Return the hash of all rows in their order, and of all games."""
     values = [
         datasets.table(folder).to_pylist(),
@@ -78,17 +78,19 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("planes", ["all", "compact"])
-def test_rows_are_those_of_their_version(dump: Path, tmp_path: Path, planes: PlaneFormat) -> None:
+def test_the_rows_have_not_changed_since_their_version(
+    dump: Path, tmp_path: Path, planes: PlaneFormat
+) -> None:
     made = ingest([str(dump)], tmp_path / "out", replace(SMALL, planes=planes), workers=1)
     assert made["rows_version"] == ROWS_VERSION
-    assert rows_of(tmp_path / "out") == GOLDEN[ROWS_VERSION], (
+    assert hash_rows(tmp_path / "out") == GOLDEN[ROWS_VERSION], (
         "the same dump gives other rows: raise ROWS_VERSION (pipeline/ingest/chunk.py), and add "
         "the new hash to GOLDEN"
     )
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_a_dataset_of_another_version_is_left_as_it_is(
+def test_a_dataset_of_another_version_is_refused_and_left_as_it_is(
     is_finished: bool, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Every column of every row of sampled real games, compared with python-chess."""
+"""Compare every column of the rows of real games with python-chess."""
 
 import re
 from pathlib import Path
@@ -29,45 +29,33 @@ FILES = (
     "robustness/lichess_from_position_395.pgn",
 )
 GAMES = 32
-"""Games of a file, spread over its first 4 MB."""
+"""Games to take from a file, spread over its first 4 MB."""
 PLANES_EVERY = 6
-"""Rows whose 77 planes are compared; tests/engine compares every position of 2,000 games."""
+"""Distance between rows whose planes are compared; tests/engine compares all of 2,000 games."""
 
 
-def sample(path: Path) -> bytes:
-    """Take GAMES games, evenly spread over the beginning of a dump, with their own text."""
-    with pa.input_stream(
-        str(path), compression="zstd" if path.suffix == ".zst" else None
-    ) as stream:
-        text = stream.read(4 << 20)
+def sample_games(name: str, size: int, count: int, together: int) -> list[bytes]:
+    """Return `count` runs of `together` games, spread over the first `size` bytes of a dump."""
+    path = shared_data(name)
+    compression = "zstd" if path.suffix == ".zst" else None
+    with pa.input_stream(str(path), compression=compression) as stream:
+        text = stream.read(size)
     starts = [match.start() for match in re.finditer(rb"(?m)^\[Event ", text)]
-    picked = np.linspace(0, len(starts) - 2, GAMES).astype(int)
-    return b"".join(text[starts[at] : starts[at + 1]].rstrip() + b"\n\n" for at in picked)
+    first_games = np.linspace(0, len(starts) - 1 - together, count).astype(int)
+    return [text[starts[at] : starts[at + together]] for at in first_games]
 
 
-def made(
-    name: str, directory: Path
-) -> tuple[list[Reading], list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
-    """Ingest a sample; return python-chess's readings, the games, and the rows by game."""
-    dump = directory / "sample.pgn"
-    dump.write_bytes(sample(shared_data(name)))
-    ingest([str(dump)], directory / "out", IngestConfig(), workers=1)
-    readings = by_python_chess.read_file(dump)
-    return readings, datasets.games(directory / "out"), datasets.rows_by_game(directory / "out")
-
-
-def rating(reading: Reading, side: chess.Color) -> int | None:
-    """Return a player's rating by the tag."""
+def read_rating(reading: Reading, side: chess.Color) -> int | None:
     text = reading.headers.get("WhiteElo" if side else "BlackElo", "")
     return int(text) if text.isdigit() and int(text) else None
 
 
 def expected_rows(reading: Reading) -> list[dict[str, Any]]:
-    """Replay a game with python-chess into what its rows must hold, planes for some."""
+    """Return the columns of each row of a game by python-chess, with planes in some rows."""
     assert reading.start is not None
     assert reading.result is not None
     board, seen, rows = reading.start.copy(), {}, []
-    base, increment = by_python_chess.time_control(reading)
+    base, increment = by_python_chess.read_time_control(reading)
     for ply, move in enumerate(reading.moves):
         key = board._transposition_key()
         rows.append(
@@ -84,8 +72,8 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
                 "clock": by_python_chess.expected_clock(reading, ply),
                 "ply": ply,
                 "plies": len(reading.moves),
-                "elo": rating(reading, board.turn),
-                "opponent_elo": rating(reading, not board.turn),
+                "elo": read_rating(reading, board.turn),
+                "opponent_elo": read_rating(reading, not board.turn),
                 "base": base,
                 "increment": increment,
                 "visits": None,
@@ -102,15 +90,20 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_rows_and_games_hold_what_python_chess_says(name: str, tmp_path: Path) -> None:
-    readings, games, rows = made(name, tmp_path)
+def test_all_columns_of_rows_and_games_agree_with_python_chess(name: str, tmp_path: Path) -> None:
+    dump, out = tmp_path / "sample.pgn", tmp_path / "out"
+    texts = sample_games(name, 4 << 20, GAMES, together=1)
+    dump.write_bytes(b"".join(text.rstrip() + b"\n\n" for text in texts))
+    ingest([str(dump)], out, IngestConfig(), workers=1)
+    readings = by_python_chess.read(dump.read_bytes())
+    games, rows = datasets.games(out), datasets.rows_by_game(out)
     assert len(games) == len(readings) == GAMES
     compared = 0
     for number, (reading, game) in enumerate(zip(readings, games, strict=True)):
         tags = reading.headers
-        assert (game["dropped"] or "used") == reading.verdict
-        assert game["white_elo"] == rating(reading, chess.WHITE)
-        assert game["black_elo"] == rating(reading, chess.BLACK)
+        assert (game["dropped"] or "used") == reading.status
+        assert game["white_elo"] == read_rating(reading, chess.WHITE)
+        assert game["black_elo"] == read_rating(reading, chess.BLACK)
         for column, tag in (("time_control", "TimeControl"), ("eco", "ECO")):
             assert game[column] == tags.get(tag)
         assert game["termination"] == tags.get("Termination")
@@ -121,9 +114,9 @@ def test_rows_and_games_hold_what_python_chess_says(name: str, tmp_path: Path) -
             continue
         expected = expected_rows(reading)
         assert game["plies"] == len(expected)
-        for mine, theirs in zip(rows[number], expected, strict=True):
-            assert {column: mine[column] for column in theirs} == theirs, (
-                f"{name}: game {number}, ply {theirs['ply']}"
+        for row, expected_row in zip(rows[number], expected, strict=True):
+            assert {column: row[column] for column in expected_row} == expected_row, (
+                f"{name}: game {number}, ply {row['ply']}"
             )
         compared += len(expected)
     assert compared > 20 * GAMES

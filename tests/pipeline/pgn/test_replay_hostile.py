@@ -1,4 +1,4 @@
-"""Hostile and real PGN files, compared game by game with python-chess."""
+"""Compare hostile and real PGN files game by game with python-chess."""
 
 from collections import Counter
 from pathlib import Path
@@ -14,13 +14,12 @@ FOLDERS = (
     "pgn-extract", "python-chess", "yacai",
 )  # fmt: skip
 
-COMPARED = 8
-"""Games of a file that the quick tests compare, at 2 ms a game; the slow ones compare all."""
+QUICK_GAMES = 8
+"""Games of a file that the quick tests compare, at 2 ms per game; the slow tests compare all."""
 
-FATES = {
-    # What becomes of the games of a folder. python-chess can read on through null moves, and plays
-    # variants; it says nothing of a checkmate with the wrong result. None of these is standard
-    # chess, so none is used.
+STATUSES = {
+    # folder: number of games by status. python-chess plays null moves and variants, and accepts a
+    # checkmate with the wrong result. Such games are not standard chess, so they are not used.
     "": {"used": 395},
     "chess-library": {
         "used": 15, "illegal move": 1, "unreadable move": 1, "no moves": 12, "bad FEN": 2,
@@ -40,7 +39,7 @@ FATES = {
 }  # fmt: skip
 
 REAL = {
-    # file: (games compared, fates of all)
+    # file: (number of games to compare, number of all games by status)
     "lichess_dump_2013-01_100.pgn": (100, {"used": 100}),
     "lichess_dump_2021-10_999.pgn": (999, {"used": 986, "no moves": 13}),
     "lichess_export_2016-05.pgn": (1000, {"used": 2924, "no moves": 4, "variant": 5}),
@@ -49,45 +48,43 @@ REAL = {
 }
 
 
-def compare(path: Path, name: str, count: int) -> Counter[str]:
-    """Compare the first `count` games of a file with python-chess; count the statuses of all."""
+def compare_and_count(path: Path, name: str, count: int) -> Counter[str]:
+    """Compare the first `count` games of a file with python-chess; count all games by status."""
     games = list(by_kernels.games(path))
-    assert not (found := mutants.differ(games[:count])), f"{name}: {found}"
+    assert not (found := mutants.find_differences(games[:count])), f"{name}: {found}"
     return Counter(game.status for game in games)
 
 
-def files(folder: str) -> list[tuple[Path, str]]:
-    """List the files of a folder of the hostile collection; "": those outside the folders."""
+def list_files(folder: str) -> list[tuple[Path, str]]:
+    """Return the paths and names of the hostile files in a folder, or in no folder for ""."""
     root = shared_data("robustness")
     found = root.iterdir() if not folder else (root / folder).rglob("*")
     return [(path, path.relative_to(root).as_posix()) for path in sorted(found) if path.is_file()]
 
 
-def test_every_file_is_in_a_folder_that_is_compared() -> None:
+def test_every_hostile_file_is_compared() -> None:
     everything = [path for path in shared_data("robustness").rglob("*") if path.is_file()]
-    compared = [path for folder in ("", *FOLDERS) for path, _ in files(folder)]
+    compared = [path for folder in ("", *FOLDERS) for path, _ in list_files(folder)]
     assert sorted(everything) == sorted(compared)
     assert len(everything) == 313
 
 
 @pytest.mark.parametrize(
-    ("folder", "compared"),
+    ("folder", "count"),
     [
-        *((folder, COMPARED) for folder in ("", *FOLDERS)),
+        *((folder, QUICK_GAMES) for folder in ("", *FOLDERS)),
         *(pytest.param(folder, 1_000, marks=pytest.mark.slow) for folder in ("", *FOLDERS)),
     ],
 )
-def test_hostile_files_give_the_games_that_python_chess_can_replay(
-    folder: str, compared: int
-) -> None:
-    fates: Counter[str] = Counter()
-    for path, name in files(folder):
-        fates += compare(path, name, compared)
-    assert fates == FATES[folder]
+def test_the_games_of_hostile_files_are_read_as_by_python_chess(folder: str, count: int) -> None:
+    statuses: Counter[str] = Counter()
+    for path, name in list_files(folder):
+        statuses += compare_and_count(path, name, count)
+    assert statuses == STATUSES[folder]
 
 
-@pytest.mark.parametrize("most", [COMPARED, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("limit", [QUICK_GAMES, pytest.param(1_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REAL)
-def test_real_files_give_the_games_that_python_chess_can_replay(name: str, most: int) -> None:
-    compared, fates = REAL[name]
-    assert compare(shared_data(f"pgn/{name}"), name, min(compared, most)) == fates
+def test_the_games_of_real_files_are_read_as_by_python_chess(name: str, limit: int) -> None:
+    count, statuses = REAL[name]
+    assert compare_and_count(shared_data(f"pgn/{name}"), name, min(count, limit)) == statuses

@@ -1,4 +1,4 @@
-"""The scans over lines find what a search byte by byte finds, wherever the blocks begin."""
+"""Compare the vectorized scans over lines with regular expressions."""
 
 import random
 import re
@@ -9,7 +9,7 @@ from pipeline.pgn import tags
 from pipeline.pgn import text as lines
 
 
-def test_scans_over_lines_find_what_a_search_byte_by_byte_finds() -> None:
+def test_scans_over_lines_find_the_same_bytes_as_regular_expressions() -> None:
     rng = random.Random(1)
     for _ in range(300):
         density = rng.choice([0.0, 0.01, 0.2])
@@ -22,11 +22,11 @@ def test_scans_over_lines_find_what_a_search_byte_by_byte_finds() -> None:
             end = rng.randint(at, len(data))
             part = data[at:end]
             stop = re.search(rb"[\n\r;]", part)
-            found = lines.line_stop(text, at, end, lines.SEMICOLON)
+            found = lines.find_line_stop(text, at, end, lines.SEMICOLON)
             assert found == (at + stop.start() if stop else end)
             line = re.search(rb"\r\n|\r|\n", part)
-            assert lines.line_end(text, at, end) == (at + line.end() if line else end)
+            assert lines.skip_line(text, at, end) == (at + line.end() if line else end)
             braces = re.findall(rb"[{}]", part)
-            assert lines.last_brace(text, at, end) == (ord(braces[-1]) if braces else 0)
+            assert lines.find_last_brace(text, at, end) == (ord(braces[-1]) if braces else 0)
             tag = re.match(rb"\[[^%\]\r\n][^\]\r\n]*\](?=[\r\n]|\Z)|\[\](?=[\r\n]|\Z)", part)
-            assert tags.plain_close(text, at, end) == (at + tag.end() - 1 if tag else -1)
+            assert tags.find_plain_close(text, at, end) == (at + tag.end() - 1 if tag else -1)

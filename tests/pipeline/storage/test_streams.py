@@ -113,7 +113,7 @@ def test_a_lost_network_keeps_finished_work(
     server: Server, dump: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (source, chunks):
-        monkeypatch.setattr(module, "BLOCK", 1 << 16)  # otherwise all text is read at once
+        monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 16)  # otherwise all text is read at once
     # otherwise the archive is read before the first chunk
     monkeypatch.setattr(source, "HEAD_BYTES", 1 << 12)
     monkeypatch.setattr(archives, "READ_BYTES", 1 << 12)
