@@ -77,10 +77,10 @@ def imitate(
     `players` are the names of the player's accounts.
     """
     from pipeline.imitation.imitate import imitate as library
-    from pipeline.imitation.page import headline
+    from pipeline.imitation.page import write_headline
 
     result = library(sources, players, out, progress=progress, stop=stop, **options)
-    return {**result, "headline": headline(result)}
+    return {**result, "headline": write_headline(result)}
 
 
 def report(

@@ -63,7 +63,7 @@ def _ingest_and_read() -> None:
     from pipeline.dataset.batches import Batches
     from pipeline.dataset.files.columns import PLANE_FORMATS
     from pipeline.dataset.files.stored_planes import pack
-    from pipeline.evaluation.charts import board_of
+    from pipeline.evaluation.charts import decode_board
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
 
@@ -80,7 +80,7 @@ def _ingest_and_read() -> None:
             batch = next(Batches([folder / form], "train", batch_size=1).from_step(0))
     planes = batch["planes"]
     pack(planes, batch), legal_move_features(planes), attack_planes(planes)
-    board_of(planes[0], castling=0, ep_file=255, ply=0)  # reports draw boards with it
+    decode_board(planes[0], castling=0, ep_file=255, ply=0)  # reports draw boards with it
 
 
 def _play() -> None:

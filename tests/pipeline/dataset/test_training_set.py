@@ -17,7 +17,7 @@ from pipeline.dataset.fen_rows import fen_rows
 from pipeline.dataset.files.columns import SPLITS
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.evaluation.report import _seen_in_training
+from pipeline.evaluation.report import find_overlap
 from pipeline.storage.stores import file_hash
 from pipeline.training import train as training
 from tests.pipeline import datasets
@@ -230,10 +230,13 @@ def test_a_checkpoint_knows_what_it_was_trained_on_and_what_was_held_out(
     held = [dataset["held_out"] for dataset in on_set["data"]["datasets"]]
     assert held == [f"{name}.12" for name in months]
     opened = Dataset.open(tmp_path / "set")
-    seen = [_seen_in_training(on_set, opened, split) for split in ("train", "test", "latest")]
+    seen = [find_overlap(on_set, opened, split) for split in ("train", "test", "latest")]
     assert seen == ["yes", "no", "no"]
     tuned = on_set | {"data": on_set["data"] | {"start": on_all}}
-    assert [_seen_in_training(card, opened, "latest") for card in (on_all, tuned)] == ["yes", "yes"]
+    assert [find_overlap(card, opened, "latest") for card in (on_all, tuned)] == [
+        "yes",
+        "yes",
+    ]
 
 
 def test_whether_a_split_has_positions_reads_no_dates(

@@ -121,7 +121,7 @@ def test_a_player_is_imitated_from_the_dumps(root: Path, instance: dg.DagsterIns
     assert event.asset_materialization is not None
     found = {name: value.value for name, value in event.asset_materialization.metadata.items()}
     folder = Datasets().imitation("Carlsen, M")
-    assert str(found["headline"]).startswith(("Against the network", "The games of"))
+    assert str(found["headline"]).startswith(("The imitation of", "The games of"))
     assert found["page"] == f"/reports/{folder.name}/report.html"
     assert (root / "reports" / folder.name / "report.html").exists()
     assert found["path"] == str(folder)

@@ -16,7 +16,7 @@ from pipeline.evaluation.figures import (
     paired_difference,
     reliability,
     value_baselines,
-    wilson,
+    wilson_interval,
 )
 
 
@@ -48,11 +48,11 @@ def test_an_interval_of_independent_positions_is_wilsons() -> None:
         (15, 148, 0.0624, 0.1605),
         (0, 20, 0.0000, 0.1611),
         (1, 29, 0.0061, 0.1718),
-        # scipy 1.14: binomtest(hits, count).proportion_ci(method="wilson")
+        # scipy 1.14: binomtest(hits, count).proportion_ci(method="wilson_interval")
         (10, 10, 0.7225, 1.0),
         (5, 10, 0.2366, 0.7634),
     ):
-        assert wilson(hits / count, count) == pytest.approx((low, high), abs=6e-5)
+        assert wilson_interval(hits / count, count) == pytest.approx((low, high), abs=6e-5)
         table = rows(count, game=np.arange(count), rank=np.where(np.arange(count) < hits, 1, 2))
         assert top1_interval(table) == pytest.approx((low, high), abs=6e-5), "one row per game"
 
@@ -60,9 +60,9 @@ def test_an_interval_of_independent_positions_is_wilsons() -> None:
 def test_equal_positions_of_one_game_count_as_one() -> None:
     once = rows(50, game=np.arange(50), rank=np.where(np.arange(50) < 20, 1, 2))
     often = pl.concat([once] * 40)
-    assert top1_interval(often) == pytest.approx(wilson(0.4, 50), rel=0.02)
+    assert top1_interval(often) == pytest.approx(wilson_interval(0.4, 50), rel=0.02)
     every = rows(500, game=np.arange(500) % 20)
-    assert top1_interval(every) == pytest.approx(wilson(1.0, 20)), "each game counts once"
+    assert top1_interval(every) == pytest.approx(wilson_interval(1.0, 20)), "each game counts once"
 
 
 def correlated(seed: int, games: int = 150) -> pl.DataFrame:

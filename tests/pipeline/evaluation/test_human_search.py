@@ -18,9 +18,9 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation import charts
 from pipeline.evaluation.calibrate import (
+    CURVE_RATINGS,
     PADDING_LOG_PROBABILITY,
-    RATINGS,
-    Fit,
+    PlayedMoves,
     calibrate,
     cross_entropy,
     fit_correction,
@@ -63,21 +63,21 @@ def test_a_correction_is_the_one_that_the_moves_were_drawn_by() -> None:
     logits, values = random.normal(size=(count, moves)), random.uniform(-1, 1, (count, moves))
     logits[:, 9:], values[:, 9:] = PADDING_LOG_PROBABILITY, 0.0
     policies = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    weight = np.interp(ratings, RATINGS, true)[:, None]
+    weight = np.interp(ratings, CURVE_RATINGS, true)[:, None]
     powers = [1.0, 1.1, 0.9, 0.8, 1.2]
-    power = np.interp(ratings, RATINGS, powers)[:, None]
+    power = np.interp(ratings, CURVE_RATINGS, powers)[:, None]
     drawn = (power * policies + weight * values + random.gumbel(size=logits.shape)).argmax(axis=1)
-    fit = Fit(ratings, policies, values, drawn)
+    fit = PlayedMoves(ratings, policies, values, drawn)
     found, sharpness = fit_correction(fit)
     assert found == pytest.approx(true.tolist(), abs=0.35)
     assert sharpness == pytest.approx(powers, abs=0.08)
     best, bare = cross_entropy(fit, true.tolist(), powers), cross_entropy(fit, [0.0] * 5, [1.0] * 5)
     assert cross_entropy(fit, found, sharpness) <= best < bare - 0.1
     some = np.flatnonzero((ratings > 1150) & (ratings < 1790))[:4000]
-    middle = fit_correction(Fit(*(column[some] for column in fit)))
+    middle = fit_correction(PlayedMoves(*(column[some] for column in fit)))
     assert middle[0][3:] == [middle[0][2]] * 2, "no position is near 2200 and 2600"
     assert middle[1][3:] == [middle[1][2]] * 2
-    against = Fit(*(column[:4000] for column in fit._replace(values=-values)))
+    against = PlayedMoves(*(column[:4000] for column in fit._replace(values=-values)))
     assert fit_correction(against)[0] == pytest.approx([0.0] * 5, abs=1e-3), "none is negative"
 
 

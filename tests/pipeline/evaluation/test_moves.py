@@ -8,8 +8,8 @@ import numpy as np
 
 from engine.encoding.planes import label_of
 from engine.encoding.views import NO_LAST_MOVE
-from pipeline.evaluation.charts import board_of
-from pipeline.evaluation.figures import KINDS, PHASES, PIECES
+from pipeline.evaluation.charts import decode_board
+from pipeline.evaluation.figures import MOVE_KINDS, PHASE_NAMES, PIECE_NAMES
 from pipeline.evaluation.measure import move_columns
 from pipeline.validation.verify import castling_of, last_moves_of, planes_of
 
@@ -52,7 +52,7 @@ def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
         ),
     }
     columns = move_columns(batch)
-    seen = dict.fromkeys(KINDS, 0)
+    seen = dict.fromkeys(MOVE_KINDS, 0)
     for at, (board, move) in enumerate(rows):
         kinds = {
             "capture": board.is_capture(move),
@@ -69,16 +69,16 @@ def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
             seen[kind] += wanted
         piece = board.piece_type_at(move.from_square)
         assert piece is not None
-        assert PIECES[columns["piece"][at]] == chess.piece_name(piece)
+        assert PIECE_NAMES[columns["piece"][at]] == chess.piece_name(piece)
         officers = chess.popcount(board.knights | board.bishops | board.rooks | board.queens)
         wanted = "endgame" if officers <= 6 else "middlegame" if officers <= 10 else "opening"
-        assert PHASES[columns["phase"][at]] == wanted
+        assert PHASE_NAMES[columns["phase"][at]] == wanted
     assert min(seen.values()) >= 5, seen
 
 
 def test_a_stored_row_is_the_board_that_it_was_made_of() -> None:
     for board, _ in positions()[::7]:
         ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
-        found = board_of(planes_of(board), castling_of(board), ep_file, board.ply())
+        found = decode_board(planes_of(board), castling_of(board), ep_file, board.ply())
         board.halfmove_clock = 0
         assert found.fen(en_passant="fen") == board.fen(en_passant="fen")

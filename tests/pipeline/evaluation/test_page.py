@@ -17,7 +17,7 @@ from model.network.presets import preset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
-from pipeline.evaluation.measure import SECTIONS, PositionFilter, choose_rows
+from pipeline.evaluation.measure import BOARD_SECTIONS, PositionFilter, choose_rows
 from pipeline.evaluation.render import publish_result, report_page, write_report
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
@@ -205,7 +205,7 @@ def test_boards_come_from_every_rating_band_and_from_different_games() -> None:
     table = pl.DataFrame(
         columns | {"game": number // 2, "key": np.where(is_known, number % 150, number)}
     )
-    chosen = table[choose_rows(table, SECTIONS["disagreement"])]
+    chosen = table[choose_rows(table, BOARD_SECTIONS["disagreement"])]
     assert chosen["band"].to_list() == [0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8]
     assert chosen["rank"].to_list() == [2] * 12
     assert chosen["game"].n_unique() == chosen["key"].n_unique() == 12

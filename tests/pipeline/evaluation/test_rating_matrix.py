@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from engine.encoding.planes import LABELS, label_of
 from engine.progress import silent
 from model.data.playouts import playout_rows
-from pipeline.evaluation.charts import board_of
+from pipeline.evaluation.charts import decode_board
 from pipeline.evaluation.rating_matrix import (
-    CENTERS,
+    BAND_CENTERS,
     choose_by_band,
     describe_matrix,
     measure_matrix,
@@ -25,7 +25,7 @@ A_BAND = 20
 def legal_labels(batch: Any) -> list[list[int]]:
     """Return the labels of each row's moves, ascending, by python-chess."""
     columns = (batch[name].tolist() for name in ("castling", "ep_file", "ply"))
-    boards = (board_of(*row) for row in zip(batch["planes"], *columns, strict=True))
+    boards = (decode_board(*row) for row in zip(batch["planes"], *columns, strict=True))
     return [sorted({label_of(move, board.turn) for move in board.legal_moves}) for board in boards]
 
 
@@ -60,11 +60,11 @@ def played() -> tuple[dict[str, Any], list[list[int]]]:
     the labels of the legal moves."""
     rows = playout_rows(400, seed=3)
     labels = legal_labels(rows)
-    chosen = np.flatnonzero([len(found) > 1 for found in labels])[: A_BAND * len(CENTERS)]
+    chosen = np.flatnonzero([len(found) > 1 for found in labels])[: A_BAND * len(BAND_CENTERS)]
     rows = {name: values[chosen] for name, values in rows.items()}
     labels = [labels[at] for at in chosen]
     band, place = np.divmod(np.arange(len(chosen)), A_BAND)
-    rows["elo"] = rows["opponent_elo"] = np.array(CENTERS, dtype=np.uint16)[band]
+    rows["elo"] = rows["opponent_elo"] = np.array(BAND_CENTERS, dtype=np.uint16)[band]
     lowest = place < np.rint(skill(rows["elo"].astype(float)) * A_BAND)
     pairs = zip(labels, lowest, strict=True)
     rows["label"] = np.array([one[0] if low else one[-1] for one, low in pairs], np.uint16)
@@ -77,12 +77,16 @@ def test_the_own_rating_wins_where_people_play_by_their_rating(
     rows, labels = played
     games = np.arange(len(labels), dtype=np.uint64)
     matrix = measure_matrix(Stub(rows, labels, skill), rows, games, silent)  # type: ignore[arg-type]
-    assert matrix["ratings"] == list(CENTERS)
+    assert matrix["ratings"] == list(BAND_CENTERS)
     others = np.array([len(one) - 1 for one in labels]).reshape(-1, A_BAND)
     for band, row in enumerate(matrix["rows"]):
-        assert (row["rating"], row["positions"], row["games"]) == (CENTERS[band], A_BAND, A_BAND)
-        hits = round(float(skill(np.array(float(CENTERS[band])))) * A_BAND)
-        for rating, found in zip(CENTERS, row["log_likelihood"], strict=True):
+        assert (row["rating"], row["positions"], row["games"]) == (
+            BAND_CENTERS[band],
+            A_BAND,
+            A_BAND,
+        )
+        hits = round(float(skill(np.array(float(BAND_CENTERS[band])))) * A_BAND)
+        for rating, found in zip(BAND_CENTERS, row["log_likelihood"], strict=True):
             chance = skill(np.array(float(rating)))
             missed = np.log((1 - chance) / others[band, hits:]).sum()
             assert found == pytest.approx((hits * np.log(chance) + missed) / A_BAND, abs=1e-5)
@@ -107,11 +111,11 @@ def test_a_network_that_ignores_ratings_has_no_best_rating(
 
 
 def test_a_sample_has_as_many_of_each_band_whatever_the_order() -> None:
-    elo = np.append(np.repeat(CENTERS, 30), np.zeros(10)).astype(np.uint16)
+    elo = np.append(np.repeat(BAND_CENTERS, 30), np.zeros(10)).astype(np.uint16)
     game = np.arange(len(elo), dtype=np.uint64)
     table = pl.DataFrame({"game": game, "ply": game % 7, "elo": elo})
     chosen = choose_by_band(table, 6)
-    assert np.array_equal(elo[chosen], np.repeat(CENTERS, 6)), "unknown ratings are left out"
+    assert np.array_equal(elo[chosen], np.repeat(BAND_CENTERS, 6)), "unknown ratings are left out"
     shuffled = table.sample(fraction=1, shuffle=True, seed=0)
     assert shuffled["game"][choose_by_band(shuffled, 6)].to_list() == chosen
     assert set(choose_by_band(table, 2)) < set(chosen)

@@ -12,7 +12,12 @@ from pipeline.dataset.join import JoinConfig, join
 from pipeline.defs.tasks import probe
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import write_report
-from pipeline.evaluation.report import PositionFilter, _display_names, _seen_in_training, report
+from pipeline.evaluation.report import (
+    PositionFilter,
+    _shorten_names,
+    find_overlap,
+    report,
+)
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
@@ -91,12 +96,12 @@ def test_games_that_a_network_was_trained_on_are_recognized(
 ) -> None:
     ingest([str(pgn)], tmp_path / "other", IngestConfig(test_share=0.3), workers=1)
     card, opened = {"data": describe_data([positions])}, Dataset.open(positions)
-    seen = [_seen_in_training(card, opened, split) for split in ("train", "test")]
+    seen = [find_overlap(card, opened, split) for split in ("train", "test")]
     assert seen == ["yes", "no"]
-    other = _seen_in_training(card, Dataset.open(tmp_path / "other"), "test")
+    other = find_overlap(card, Dataset.open(tmp_path / "other"), "test")
     assert other == "unknown", "other settings may have moved the games"
 
 
 def test_networks_have_the_shortest_names_that_differ() -> None:
     paths = [Path("/a/x/net"), Path("/b/x/net"), Path("/b/other"), EMBEDDED.resolve()]
-    assert _display_names(paths) == ["a/x/net", "b/x/net", "other", "the embedded network"]
+    assert _shorten_names(paths) == ["a/x/net", "b/x/net", "other", "the embedded network"]

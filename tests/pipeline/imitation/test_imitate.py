@@ -29,7 +29,7 @@ from pipeline.cli.commands.play import default_options
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, DumpError
-from pipeline.evaluation.report import _seen_in_training
+from pipeline.evaluation.report import find_overlap
 from pipeline.imitation import tune
 from pipeline.imitation.book import (
     BOOK_PLIES,
@@ -211,8 +211,8 @@ def test_all_games_are_trained_on_after_the_newest_were_measured(
     (seen,) = saved[1]["data"]["datasets"]
     assert seen["positions"] == {"total": all_rows, "train": all_rows, "val": 0, "test": 0}
     for split, answer in (("latest", "no"), ("val", "no"), ("train", "yes")):
-        assert _seen_in_training(measured[1], training_set, split) == answer
-        assert _seen_in_training(saved[1], training_set, split) == "yes"
+        assert find_overlap(measured[1], training_set, split) == answer
+        assert find_overlap(saved[1], training_set, split) == "yes"
 
 
 def test_openings_that_the_person_always_plays_are_played(
