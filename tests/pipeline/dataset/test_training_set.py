@@ -233,10 +233,8 @@ def test_a_checkpoint_knows_what_it_was_trained_on_and_what_was_held_out(
     seen = [find_overlap(on_set, opened, split) for split in ("train", "test", "latest")]
     assert seen == ["yes", "no", "no"]
     tuned = on_set | {"data": on_set["data"] | {"start": on_all}}
-    assert [find_overlap(card, opened, "latest") for card in (on_all, tuned)] == [
-        "yes",
-        "yes",
-    ]
+    latest = [find_overlap(card, opened, "latest") for card in (on_all, tuned)]
+    assert latest == ["yes", "yes"]
 
 
 def test_whether_a_split_has_positions_reads_no_dates(
