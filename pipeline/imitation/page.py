@@ -45,8 +45,10 @@ def imitation_text(result: Result) -> str:
     Intervals of 95 % are in parentheses.
     """
     columns = "network|moves|top-1, %|difference in points|difference in nats"
-    table = markdown(columns, ([row[name] for name in columns.split("|")] for row in _rows(result)))
-    return "\n".join((write_headline(result), explain(result), table))
+    table = markdown(
+        columns, ([row[name] for name in columns.split("|")] for row in _compare_networks(result))
+    )
+    return "\n".join((write_headline(result), *explain(result), table))
 
 
 def write_headline(result: Result) -> str:
@@ -65,16 +67,18 @@ def write_headline(result: Result) -> str:
         "significant on all moves and on those from the 12th on"
     )
     if chosen["share"]:
-        nats = format_nats(row)
-        why = f"on the newest games the trained network is no better, {nats} nats per move"
+        why = (
+            "on the newest games, the cross-entropy of the trained network is no lower: it changes "
+            f"by {format_nats(row)} nats per move"
+        )
     return (
         f"The games of {format_names(result)} did not improve the network: {why}. So this is the "
         "network that training started from, at the person's rating."
     )
 
 
-def explain(result: Result) -> str:
-    """Return sentences on what was measured, the chosen interpolation share, and the book."""
+def explain(result: Result) -> list[str]:
+    """Return paragraphs on what was measured, on the network that is saved, and on its book."""
     imitation, chosen = _find_imitation(result), result["chosen"]
     row = imitation["all"]
     measured = (
@@ -82,18 +86,19 @@ def explain(result: Result) -> str:
         f"{result['held_out']} on, which training did not read."
     )
     if not result["saved"]["share"]:
-        return f"{measured} There, top-1 is {100 * row['top1']:.1f} %. {describe_book(result)}"
-    late = ""
+        return [f"{measured} There, top-1 is {100 * row['top1']:.1f} %.", describe_book(result)]
     if "late" in imitation:
-        late = f" On {PART_NAMES['late']}, it gains {format_points(imitation['late'])} points."
-    return (
-        f"{measured}{late} Its weights are {chosen['share']:.0%} of the way from the original "
-        "network to the trained one. This share has the largest gain from the 12th move on, less "
-        f"one standard error, in {chosen['games']:,} older games that were held out of training. "
-        "After this measurement, the same settings were used to train on all "
+        gain = describe_gain(imitation["late"], "the other network")
+        measured += f" On {PART_NAMES['late']}, it finds {gain}."
+    saved = (
+        f"Its weights are {_format_percent(chosen['share'])} of the way from the original network to the "
+        "trained one. This share has the largest gain from the 12th move on, less one standard "
+        f"error, in {chosen['games']:,} older games that were held out of training. After the "
+        "measurement, the same settings were used to train on all "
         f"{result['saved']['games']:,} games, the newest included: that network is saved, and has "
-        f"not been measured. {describe_book(result)}"
+        "not been measured."
     )
+    return [measured, saved, describe_book(result)]
 
 
 def describe_book(result: Result) -> str:
@@ -101,13 +106,13 @@ def describe_book(result: Result) -> str:
     book = result["book"]
     if not book["positions"]:
         return "No opening of the newest games is one that the person always played before."
-    change = f"{format_points(book)} points of top-1 in the newest games"
+    gain = f"With a book of the older games, it finds {describe_gain(book, 'without')}"
     if not book["used"]:
-        return f"A book of the openings that the person always plays is not used: {change}."
+        return f"It has no book of the openings that the person always plays. {gain}."
     return (
         f"In {book['saved']:,} positions that occur in at least {MIN_BOOK_GAMES} games, the person "
-        f"played one move in at least {MIN_BOOK_SHARE:.0%} of them; this move is always played "
-        f"there. A book of the games before the newest changes the accuracy by {change}."
+        f"played the same move at least {_format_percent(MIN_BOOK_SHARE)} of the time; it always "
+        f"plays this move there. {gain}."
     )
 
 
@@ -115,6 +120,10 @@ def format_names(result: Result) -> str:
     """Return the player's names as text, with unprintable characters replaced."""
     names = " or ".join(result["player"]["names"])
     return "".join(char if char.isprintable() else "?" for char in names)
+
+
+def _format_percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _find_imitation(result: Result) -> Mapping[str, Any]:
@@ -126,17 +135,17 @@ def _imitation_page(result: Result) -> bytes:
         "imitation.html",
         title=f"A network that plays like {format_names(result)}",
         headline=write_headline(result),
-        explanation=explain(result),
-        rows=_rows(result),
-        shares=_shares(result),
+        explanations=explain(result),
+        rows=_compare_networks(result),
+        shares=_compare_shares(result),
         openings=[{**row, "svg": mark_safe(draw_position(row))} for row in result["openings"]],
         boards=[_draw_board(row) for row in result["boards"]],
         result=result,
     )
 
 
-def _rows(result: Result) -> list[dict[str, str]]:
-    """Return the table's rows as text by column: one for each network and part of the moves."""
+def _compare_networks(result: Result) -> list[dict[str, str]]:
+    """Return the table's rows, as text by column, for each network and part of the moves."""
     return [
         {
             "network": NETWORK_NAMES[row["name"]],
@@ -151,10 +160,13 @@ def _rows(result: Result) -> list[dict[str, str]]:
     ]
 
 
-def _shares(result: Result) -> list[dict[str, str]]:
-    """Return a table row for each interpolation share that was tried, as text by column."""
+def _compare_shares(result: Result) -> list[dict[str, str]]:
+    """Return a table's rows, as text by column, for each interpolation share that was tried."""
     return [
-        {"share": f"{row['share']:.0%}", "chosen": row["share"] == result["chosen"]["share"]}
+        {
+            "share": _format_percent(row["share"]),
+            "chosen": row["share"] == result["chosen"]["share"],
+        }
         | {part: format_nats(row[part]) if part in row else "" for part in PART_NAMES}
         for row in result["chosen"]["tried"]
     ]
@@ -168,9 +180,9 @@ def _draw_board(row: Mapping[str, Any]) -> dict[str, Any]:
     )
     number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
     caption = (
-        f"{number} {played}: imitation {row['imitated_probability']:.0%}, before "
-        f"{row['played_probability']:.0%}; before, first choice {chosen} "
-        f"{row['chosen_probability']:.0%}"
+        f"{number} {played}: imitation {_format_percent(row['imitated_probability'])}, before "
+        f"{_format_percent(row['played_probability'])}; before, first choice {chosen} "
+        f"{_format_percent(row['chosen_probability'])}"
     )
     drawing = mark_safe(draw_position(row))
     return {"svg": drawing, "title": "", "caption": caption, "row": {**NO_TAGS, **row}}

@@ -307,7 +307,7 @@ def test_the_page_draws_boards_and_shows_names_as_text(
     hostile = {**result, "player": player, "boards": [board]}
     write_imitation(hostile, tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "1. e4: imitation 70%, before 20%; before, first choice d4 40%" in page
+    assert "1. e4: imitation 70 %, before 20 %; before, first choice d4 40 %" in page
     assert not re.search(r"<script|\x1b", page)
     assert "\x1b" not in imitation_text(hostile)
 
