@@ -40,16 +40,18 @@ IN_TRAIN_NAMES = ("not in train", "in train too")
 """Names of two groups of positions: those that the train split does not have, and has."""
 RELIABILITY_BINS = 10
 """Number of bins of a reliability diagram."""
-SEEN_PHRASES = {
+SEEN_GAMES = {
     "yes": "games that it was trained on",
     "unknown": "games, some of which it may have seen in training",
 }
-"""Phrases for the games of a report, by `seen_in_training`; otherwise they are "unseen games"."""
-REFERENCE_SEEN_PHRASES = {
+"""Names of a report's games by its `seen_in_training`; the others are "unseen games"."""
+SEEN_IN_TRAINING = {
     "yes": "was trained on these games",
-    "unknown": "may have seen some of these games in training",
+    "no": "was not trained on these games",
+    "unknown": "may have been trained on some of these games",
+    "no, another dump": "was trained on games of other dumps",
 }
-"""What a sentence says of the reference network, by `seen_in_training`."""
+"""What a network did, by the report's `seen_in_training`."""
 MIN_INTERVAL_GAMES = 10
 """Minimum number of games for an interval: fewer do not show how much games differ."""
 NORMAL_95 = NormalDist().inv_cdf(0.975)
@@ -196,21 +198,20 @@ def describe_result(
     """
     low, high = report["top1_low"], report["top1_high"]
     name = _capitalize(report["name"])
-    games = SEEN_PHRASES.get(report["seen_in_training"], "unseen games")
+    games = SEEN_GAMES.get(report["seen_in_training"], "unseen games")
     headline = f"{name} finds {100 * report['top1']:.1f} % of the moves of {games}"
     if reference is None:
         interval = "" if low is None else f" (95 % interval: {100 * low:.1f} to {100 * high:.1f} %)"
         return {"headline": f"{headline}{interval}.", "compared": _describe_rows(report)}
     assert gain is not None
-    other, seen = reference["name"], REFERENCE_SEEN_PHRASES.get(reference["seen_in_training"])
+    other, seen = reference["name"], reference["seen_in_training"]
     compared = (
         f"{name} finds {gain['gained']:,} moves that {other} misses, and misses {gain['lost']:,} "
         f"that it finds. {_describe_rows(report)}"
     )
-    return {
-        "headline": f"{headline}, {describe_gain(gain, other)}.",
-        "compared": f"{compared} {_capitalize(other)} {seen}." if seen else compared,
-    }
+    if seen in SEEN_GAMES:
+        compared += f" {_capitalize(other)} {SEEN_IN_TRAINING[seen]}."
+    return {"headline": f"{headline}, {describe_gain(gain, other)}.", "compared": compared}
 
 
 def describe_gain(gain: Mapping[str, Any], other: str) -> str:
@@ -289,21 +290,17 @@ def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any
     `gained` and `lost` are the numbers of moves that only `other` and only `first` find.
     """
     assert first["key"].equals(other["key"]), "the tables differ in their positions or their order"
-    game = first["game"].to_numpy()
     hits = [(table["rank"] == 1).to_numpy().astype(float) for table in (first, other)]
-    change = hits[1] - hits[0]
-    top1, low, high = clustered_mean(change, game)
-    nll, nll_low, nll_high = clustered_mean(other["nll"].to_numpy() - first["nll"].to_numpy(), game)
-    return {
-        "top1_difference": top1,
-        "top1_low": low,
-        "top1_high": high,
-        "cross_entropy_difference": nll,
-        "cross_entropy_low": nll_low,
-        "cross_entropy_high": nll_high,
-        "gained": int((change > 0).sum()),
-        "lost": int((change < 0).sum()),
+    change_R = hits[1] - hits[0]
+    figures: dict[str, Any] = {
+        "gained": int((change_R > 0).sum()),
+        "lost": int((change_R < 0).sum()),
     }
+    nats_R = other["nll"].to_numpy() - first["nll"].to_numpy()
+    for name, values_R in (("top1", change_R), ("cross_entropy", nats_R)):
+        names = (f"{name}_difference", f"{name}_low", f"{name}_high")
+        figures |= zip(names, clustered_mean(values_R, first["game"].to_numpy()), strict=True)
+    return figures
 
 
 def page_details(table: pl.DataFrame) -> dict[str, Any]:

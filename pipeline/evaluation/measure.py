@@ -45,7 +45,7 @@ MEASURED_COLUMNS = (
 )
 """Columns of a dataset that a measurement reads, besides the inputs of the network."""
 COMMON_MIN_PLY, COMMON_MIN_CLOCK = 10, 30
-"""First ply, and minimum seconds on the player's clock, that most published results count."""
+"""First ply, and minimum seconds on the player's clock (if known), of most published results."""
 
 SearchBatch = Callable[[Batch, NDArray[np.float32], NDArray[np.float32]], dict[str, NDArray[Any]]]
 """Function that searches a batch, given the network's logits and WDL, and returns more columns."""
@@ -113,8 +113,8 @@ def measure_rows(
         if not len(batch["label"]):
             continue
         hidden = {name: value for name, value in unknown.items() if name in batch}
-        shown = batch | {name: np.full_like(batch[name], one) for name, one in hidden.items()}
-        logits_BA, wdl_B3 = network(batch["planes"], shown)
+        inputs = batch | {name: np.full_like(batch[name], value) for name, value in hidden.items()}
+        logits_BA, wdl_B3 = network(batch["planes"], inputs)
         figures = output_metrics(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
             why = "its training diverged, or its file is damaged: use another checkpoint"
@@ -128,7 +128,7 @@ def measure_rows(
         other = output_metrics(*evaluate(batch["planes"]), batch)
         columns |= {f"hand_written_{name}": other[name] for name in ("rank", "nll", "brier")}
         if search is not None:
-            columns |= search(shown, logits_BA, wdl_B3)
+            columns |= search(inputs, logits_BA, wdl_B3)
         tables.append(pl.DataFrame(columns))
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(done, rows, "positions", {"top1": top1}))

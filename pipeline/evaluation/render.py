@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
+from pipeline.evaluation.figures import SEEN_IN_TRAINING
 from pipeline.evaluation.measure import BOARD_SECTIONS, COMPARISON_SECTIONS
 from pipeline.storage.job_folder import REPORT, JobFolder, Kind
 from pipeline.storage.stores import publish, publish_json
@@ -22,15 +23,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 SLICE_COLUMNS = (
-    "band",
-    "positions",
-    "games",
-    "top1",
-    "top1_low",
-    "top1_high",
-    "cross_entropy",
-    "value_brier",
-    "hand_written_top1",
+    *("band", "positions", "games", "top1", "top1_low", "top1_high"),
+    *("cross_entropy", "value_brier", "hand_written_top1"),
 )
 """Columns of the tables in the text report."""
 NO_TAGS = dict.fromkeys(("white", "black", "event", "date", "link"))
@@ -39,13 +33,6 @@ MAX_FIRST_BOARDS = 3
 """Maximum number of boards on the first screen of the page."""
 INPUT_PHRASES = {"elo": "both players' ratings", "clock": "the clock", "base": "the time control"}
 """Names of a network's inputs besides the board, by the column that it reads."""
-SEEN_SENTENCES = {
-    "yes": "It was trained on these games.",
-    "no": "It was not trained on these games.",
-    "unknown": "It may have been trained on some of these games.",
-    "no, another dump": "The games that it was trained on are from other dumps.",
-}
-"""Sentence on whether a network was trained on the measured games, by `seen_in_training`."""
 CHART_TITLES = {
     "ply": "By half-move of the game",
     "clock": "By time on the clock",
@@ -169,10 +156,10 @@ def report_page(result: Row) -> bytes:
     ]
     # the first board of each section, then the second, and so on
     in_turn = [board for column in zip_longest(*drawn) for board in column if board is not None]
-    curves = {name: one["details"]["training"] for name, one in networks.items()}
-    curves = {name: entries for name, entries in curves.items() if entries}
+    logs = {name: report["details"]["training"] for name, report in networks.items()}
+    curves = {name: entries for name, entries in logs.items() if entries}
     slices = {
-        kind: {name: one["slices"][kind] for name, one in networks.items()}
+        kind: {name: report["slices"][kind] for name, report in networks.items()}
         for kind in reports[-1]["slices"]
     }
     by_rating = slices.pop("rating")
@@ -222,7 +209,7 @@ def _describe_network(name: str, report: Row) -> dict[str, Any]:
         "name": name,
         "report": report,
         "reads": " and ".join(filter(None, (", ".join(reads[:-1]), *reads[-1:]))),
-        "seen": SEEN_SENTENCES[report["seen_in_training"]],
+        "seen": SEEN_IN_TRAINING[report["seen_in_training"]],
         "policy": mark_safe(
             charts.draw_reliability(policy, "predicted probability", "share of moves played")
         ),

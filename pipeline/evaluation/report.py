@@ -126,20 +126,18 @@ def _open_source(
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
     """Measure one checkpoint, with the options of `reports`, and return its report.
 
-    name                            name of the network
-    headline compared               the result in sentences
-    measured_on rule                the games, and the positions that are counted
-    positions games                 numbers of them
-    top1 top3 top5 cross_entropy    means over the positions (model/metrics.py)
-    legal_mass value_brier ...
-    top1_low top1_high              95 % interval of top-1, None with too few games
-    hand_written_* chance_* ...     baselines on the same positions
-    common_rule                     the same figures, by the usual rule of published results
-    slices                          figures by rating, phase and so on (figures.figures_by_slice)
-    top1_not_in_train top1_in_train top-1 on positions that the train split does not have, and has
-    seen_in_training trained_on     what the network was trained on, from its card
-    rating_matrix human_search      results of the options `rating_rows` and `simulations`
-    details                         boards and figures that only the page shows
+    headline compared           the result in sentences
+    measured_on rule            the games, and the positions that are counted
+    positions games             their numbers
+    top1 top3 cross_entropy ... means over the positions (model/metrics.py)
+    top1_low top1_high          95 % interval of top-1, None with too few games
+    hand_written_* chance_* ... baselines on the same positions
+    common_rule                 the same figures, by the usual rule of published results
+    slices                      figures by rating, phase and so on (figures.figures_by_slice)
+    top1_in_train ...           top-1 on positions that also occur in the train split, or do not
+    seen_in_training            whether the network was trained on the games
+    rating_matrix human_search  results of the options `rating_rows` and `simulations`
+    details                     boards and figures that only the page shows
     """
     return dict(reports([checkpoint], **options)["reports"][0])
 
@@ -274,14 +272,9 @@ def _measure(
     from model.inference.onnx_evaluator import find_export
     from model.network.encoder import STEPS
     from model.training.monitor import read_metrics
+    from pipeline.evaluation import rating_matrix
     from pipeline.evaluation.figures import add_strata
     from pipeline.evaluation.human_search import compare_by_rating, search_columns
-    from pipeline.evaluation.rating_matrix import (
-        RATING_COLUMNS,
-        choose_by_band,
-        describe_matrix,
-        measure_matrix,
-    )
 
     card, network = read_card(checkpoint), evaluator(checkpoint)
     reads = input_columns(network.preset)
@@ -314,15 +307,15 @@ def _measure(
             ],
         },
     }
-    if rating_rows and not set(RATING_COLUMNS) <= set(reads):
+    if rating_rows and not set(rating_matrix.RATING_COLUMNS) <= set(reads):
         more["rating_matrix"] = f"skipped: {network.preset.name} is not conditioned on ratings"
     elif rating_rows and not players:
         more["rating_matrix"] = "skipped: the players' ratings are hidden"
     elif rating_rows:
-        chosen = choose_by_band(table, rating_rows)
-        rows = take_rows(source.read(reads), source.rule, chosen)
-        matrix = measure_matrix(network, rows, table["game"][chosen].to_numpy(), progress)
-        more["rating_matrix"] = describe_matrix(matrix["rows"])
+        chosen = rating_matrix.choose_by_band(table, rating_rows)
+        rows, game_R = take_rows(source.read(reads), source.rule, chosen), table["game"][chosen]
+        matrix = rating_matrix.measure_matrix(network, rows, game_R.to_numpy(), progress)
+        more["rating_matrix"] = rating_matrix.describe_matrix(matrix["rows"])
         if matrix["rows"]:
             more["details"]["rating_matrix"] = matrix
     if simulations:

@@ -45,9 +45,8 @@ def imitation_text(result: Result) -> str:
     Intervals of 95 % are in parentheses.
     """
     columns = "network|moves|top-1, %|difference in points|difference in nats"
-    table = markdown(
-        columns, ([row[name] for name in columns.split("|")] for row in _compare_networks(result))
-    )
+    rows = _compare_networks(result)
+    table = markdown(columns, ([row[name] for name in columns.split("|")] for row in rows))
     return "\n".join((write_headline(result), *explain(result), table))
 
 
@@ -91,10 +90,10 @@ def explain(result: Result) -> list[str]:
         gain = describe_gain(imitation["late"], "the other network")
         measured += f" On {PART_NAMES['late']}, it finds {gain}."
     saved = (
-        f"Its weights are {_format_percent(chosen['share'])} of the way from the original network to the "
-        "trained one. This share has the largest gain from the 12th move on, less one standard "
-        f"error, in {chosen['games']:,} older games that were held out of training. After the "
-        "measurement, the same settings were used to train on all "
+        f"Its weights are {_format_percent(chosen['share'])} of the way from the original network "
+        "to the trained one. This share has the largest gain from the 12th move on, less one "
+        f"standard error, in {chosen['games']:,} older games that were held out of training. After "
+        "the measurement, the same settings were used to train on all "
         f"{result['saved']['games']:,} games, the newest included: that network is saved, and has "
         "not been measured."
     )
@@ -162,13 +161,11 @@ def _compare_networks(result: Result) -> list[dict[str, str]]:
 
 def _compare_shares(result: Result) -> list[dict[str, str]]:
     """Return a table's rows, as text by column, for each interpolation share that was tried."""
+    chosen = result["chosen"]
     return [
-        {
-            "share": _format_percent(row["share"]),
-            "chosen": row["share"] == result["chosen"]["share"],
-        }
+        {"share": _format_percent(row["share"]), "chosen": row["share"] == chosen["share"]}
         | {part: format_nats(row[part]) if part in row else "" for part in PART_NAMES}
-        for row in result["chosen"]["tried"]
+        for row in chosen["tried"]
     ]
 
 
