@@ -152,9 +152,9 @@ def _read_report(report: Path) -> str:
     found = read_json(path, ConfigError, largest=MAX_REPORT_BYTES)
     try:
         if "chosen" in found:
-            from pipeline.imitation.page import imitation_text
+            from pipeline.imitation.page import format_imitation
 
-            return imitation_text(found)
+            return format_imitation(found)
         return f"{found['headline']} {found['compared']}"
     except (KeyError, TypeError, StopIteration) as error:
         raise ConfigError(

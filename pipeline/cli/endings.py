@@ -91,16 +91,16 @@ def describe_report(found: Mapping[str, Any], checkpoints: Sequence[Path], out: 
 
     The rating matrix and human search of the last network are added if measured.
     """
-    from pipeline.evaluation.render import human_search_text, reports_text
+    from pipeline.evaluation.render import format_human_search, format_reports
 
     report = found["reports"][-1]
     lines = [found["headline"], found["compared"], f"rule: {report['rule']}"]
     if found["differences"]:
-        lines.append(reports_text(found))
+        lines.append(format_reports(found))
     if "rating_matrix" in report:
         lines.append(f"by rating: {report['rating_matrix']}")
     if "human_search" in report:
-        lines.append(human_search_text(report["human_search"]))
+        lines.append(format_human_search(report["human_search"]))
     page = f"{out}/report.html (open it in a browser; also as text and JSON)" if out else None
     lines.append(f"report: {page or '--out DIR writes a page with all figures'}")
     made = [path for path in checkpoints if path.resolve() != EMBEDDED] or checkpoints

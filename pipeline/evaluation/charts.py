@@ -49,7 +49,7 @@ def draw_bars(
 ) -> str:
     """Draw a bar of top-1 with its interval for each band and network; return the SVG.
 
-    `groups` has the rows of each network by name, of the same bands (`figures.group_figures`).
+    `groups` has the rows of each network by name, of the same bands (`figures.summarize_group`).
     Bands with too few games for an interval are skipped, unless there are no others. The axis
     covers the values, not 0 to 100 %. With `average`, the top-1 of all positions, bars whose
     interval includes it are gray. Without `on_page`, the chart has fixed colors and a fixed size.
@@ -111,7 +111,7 @@ def draw_reliability(
 ) -> str:
     """Draw a reliability diagram: observed against expected, with 95 % intervals and counts.
 
-    `rows` are those of `figures.reliability`; `before` has the rows before calibration, which are
+    `rows` are from `figures.bin_reliability`; `before` has the rows before calibration, which are
     drawn as a second line.
     """
     figure, axes = _make_figure(3.6, CHART_WIDTHS[True])
@@ -234,7 +234,7 @@ def move_from_label(board: chess.Board, label: int, promotion: int = 0) -> chess
 def make_caption(row: Row, name: str = "the network", reference: str = "") -> str:
     """Return the caption of a board: the player, the move played, and the networks' choices.
 
-    `row` is from `measure.board_row`.
+    `row` is from `measure.describe_position`.
     """
     board = chess.Board(row["fen"])
     played = format_san(board, chess.Move.from_uci(row["played"]))
@@ -267,7 +267,7 @@ def draw_position(row: Row, size: int = 260) -> str:
     """Draw a board with arrows, from the side to move; return the SVG, `size` pixels wide.
 
     The move played has a green arrow. If a network's first choice is another move, it has an arrow
-    too: blue for the network, orange for the reference. `row` is from `measure.board_row`.
+    too: blue for the network, orange for the reference. `row` is from `measure.describe_position`.
     """
     import chess.svg
 

@@ -68,7 +68,7 @@ def add_strata(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def figures_by_slice(table: pl.DataFrame) -> dict[str, Rows]:
+def summarize_slices(table: pl.DataFrame) -> dict[str, Rows]:
     """Return the figures by rating, time control, phase, ply, clock, piece and kind of move.
 
     `table` has the columns of `add_strata`. If it also has the column `in_train`, the figures by
@@ -81,7 +81,7 @@ def figures_by_slice(table: pl.DataFrame) -> dict[str, Rows]:
         **{name: _slice_by_band(table, *band) for name, band in BAND_SLICES.items()},
         "piece moved": _slice_by_number(table, "piece", PIECE_NAMES),
         "kind of move": [
-            group_figures(kind, rows)
+            summarize_group(kind, rows)
             for kind in MOVE_KINDS
             if len(rows := table.filter(pl.col(kind)))
         ],
@@ -94,7 +94,7 @@ def figures_by_slice(table: pl.DataFrame) -> dict[str, Rows]:
 def _slice_by_number(table: pl.DataFrame, column: str, names: Sequence[str]) -> Rows:
     """Return the figures for each value of a column of indices into `names`, in order."""
     groups = {int(key[0]): rows for key, rows in table.partition_by(column, as_dict=True).items()}
-    return [group_figures(names[at], groups[at]) for at in sorted(groups)]
+    return [summarize_group(names[at], groups[at]) for at in sorted(groups)]
 
 
 def _slice_by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) -> Rows:
@@ -105,7 +105,7 @@ def _slice_by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit:
     return _slice_by_number(table.with_columns(place=place), "place", band_names(edges, unit))
 
 
-def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
+def summarize_group(name: str, rows: pl.DataFrame) -> dict[str, Any]:
     """Return the figures of one group of rows, with their intervals."""
     return {
         "band": name,
@@ -135,16 +135,14 @@ def _mean_by_game(rows: pl.DataFrame, column: str, name: str) -> dict[str, float
     return dict(zip(names, mean, strict=True))
 
 
-def reliability(table: pl.DataFrame, expected: str, observed: str) -> Rows:
+def bin_reliability(table: pl.DataFrame, expected: str, observed: str) -> Rows:
     """Return the points of a reliability diagram: predicted and observed means of each bin.
 
     `expected` and `observed` name columns; rows are put into RELIABILITY_BINS equal bins by the
     first. `score low high` are the observed mean and its 95 % interval by game. Rows in which
     `observed` is null are skipped.
     """
-    tenth = (
-        (pl.col(expected) * RELIABILITY_BINS).floor().clip(0, RELIABILITY_BINS - 1).cast(pl.Int8)
-    )
+    tenth = (pl.col(expected) * RELIABILITY_BINS).cast(pl.Int8).clip(0, RELIABILITY_BINS - 1)
     known = table.select(expected, observed, "game").drop_nulls(observed).with_columns(tenth=tenth)
     bins = known.partition_by("tenth", as_dict=True)
     rows = []
@@ -165,11 +163,11 @@ def calibration_error(rows: Rows) -> float:
     return float(sum(errors) / max(sum(row["positions"] for row in rows), 1))
 
 
-def headline_figures(table: pl.DataFrame) -> dict[str, Any]:
+def summarize_positions(table: pl.DataFrame) -> dict[str, Any]:
     """Return the network's means over all rows, the interval of top-1, and the baselines."""
     from model.metrics import summary
 
-    calibration = reliability(table, "expected", "score")
+    calibration = bin_reliability(table, "expected", "score")
     columns = ("rank", "nll", "legal_mass", "brier", "wdl_brier")
     means = summary({name: table[name].to_numpy() for name in columns})
     return {
@@ -178,7 +176,7 @@ def headline_figures(table: pl.DataFrame) -> dict[str, Any]:
         **_count_hits(table),
         "games": table["game"].n_unique(),
         "value_calibration_error": calibration_error(calibration) if calibration else None,
-        **value_baselines(table),
+        **measure_value_baselines(table),
         "hand_written_top1": float((table["hand_written_rank"] == 1).to_numpy().mean()),
         "hand_written_cross_entropy": float(table["hand_written_nll"].to_numpy().mean()),
         "hand_written_value_brier": table["hand_written_brier"].mean(),
@@ -246,7 +244,7 @@ def _capitalize(name: str) -> str:
     return "The" + name[3:] if name.startswith("the ") else name
 
 
-def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
+def measure_value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
     """Return the Brier scores of two simple predictions: one constant score, and ratings alone.
 
     The constant is the mean score of these rows, which no other constant beats. The ratings predict
@@ -266,7 +264,7 @@ def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
     }
 
 
-def baseline_rows(table: pl.DataFrame) -> Rows:
+def measure_baselines(table: pl.DataFrame) -> Rows:
     """Return a row of figures for the network and for each baseline; missing figures are None."""
     legal = table["legal_moves"].to_numpy()
     rows: Rows = [
@@ -303,17 +301,17 @@ def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any
     return figures
 
 
-def page_details(table: pl.DataFrame) -> dict[str, Any]:
+def compute_details(table: pl.DataFrame) -> dict[str, Any]:
     """Return the figures that only the page shows: baselines and calibration.
 
     The entries `*_before` describe the value before it was calibrated. They are empty or None if it
     was not.
     """
     hits = table.with_columns(hit=pl.col("rank") == 1)
-    policy = reliability(hits, "choice_probability", "hit")
+    policy = bin_reliability(hits, "choice_probability", "hit")
     before, brier = [], None
     if "expected_before" in table.columns:
-        before = reliability(table, "expected_before", "score")
+        before = bin_reliability(table, "expected_before", "score")
         brier = table.select((pl.col("expected_before") - pl.col("score")).pow(2).mean()).item()
     return {
         "value_brier_before": brier,
@@ -321,8 +319,8 @@ def page_details(table: pl.DataFrame) -> dict[str, Any]:
         "value_calibration_error_before": calibration_error(before) if before else None,
         "policy_reliability": policy,
         "policy_calibration_error": calibration_error(policy),
-        "value_reliability": reliability(table, "expected", "score"),
-        "baselines": baseline_rows(table),
+        "value_reliability": bin_reliability(table, "expected", "score"),
+        "baselines": measure_baselines(table),
     }
 
 

@@ -54,7 +54,7 @@ def search_rows(
         yield rows, roots, search_roots(search, roots, simulations)
 
 
-def search_columns(
+def measure_search(
     evaluator: "NetworkEvaluator | OnnxEvaluator",
     simulations: int,
     batch: Batch,
@@ -83,18 +83,14 @@ def search_columns(
 def compare_by_rating(table: "pl.DataFrame") -> Rows:
     """Return accuracy with and without search, and the paired differences, by rating.
 
-    `table` has the columns of `search_columns`. There is a row for each band of ratings with
-    positions, for all ratings from STRONG_RATING on, and for all positions.
+    `table` has the columns of `measure_search`. There is a row for each band of ratings that
+    has positions, for all ratings from STRONG_RATING on, and for all positions.
     """
     elo = table["elo"].to_numpy()
     band = rating_band(elo, COMPARED_RATING_EDGES)
-    groups = [
-        (name, band == number) for number, name in enumerate(band_names(COMPARED_RATING_EDGES))
-    ]
-    groups += [
-        (f"{STRONG_RATING} and on", elo >= STRONG_RATING),
-        ("all", np.ones(len(elo), dtype=np.bool_)),
-    ]
+    names = enumerate(band_names(COMPARED_RATING_EDGES))
+    groups = [(name, band == number) for number, name in names]
+    groups += [(f"{STRONG_RATING} and on", elo >= STRONG_RATING), ("all", band >= 0)]
     return [_compare(name, table.filter(rows)) for name, rows in groups if rows.any()]
 
 

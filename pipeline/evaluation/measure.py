@@ -122,7 +122,8 @@ def measure_rows(
         columns: dict[str, NDArray[Any]] = {name: batch[name] for name in COPIED_COLUMNS}
         columns["key"] = position_keys(batch["planes"], batch["castling"])
         columns["game"] = _hash_games(batch)
-        columns |= figures | first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
+        columns |= figures | find_first_choice(logits_BA, figures["nll"], batch)
+        columns |= classify_moves(batch)
         if factor is not None:
             columns["expected_before"] = _undo_calibration(wdl_B3, factor)
         other = output_metrics(*evaluate(batch["planes"]), batch)
@@ -142,7 +143,7 @@ def measure_rows(
     )
 
 
-def first_choice(
+def find_first_choice(
     logits_BA: NDArray[np.float32], nll_B: NDArray[Any], batch: Batch
 ) -> dict[str, NDArray[Any]]:
     """Return the label and probability of the network's first choice among legal moves.
@@ -172,7 +173,7 @@ def _hash_games(batch: Batch) -> NDArray[np.uint64]:
     return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))
 
 
-def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
+def classify_moves(batch: Batch) -> dict[str, NDArray[Any]]:
     """Describe each row's move (`label`) and the board before it; return arrays [B].
 
     They are `piece` (index into PIECE_NAMES), `phase` (index into PHASE_NAMES), and a boolean array
@@ -291,7 +292,7 @@ def take_rows(batches: Iterator[Batch], rule: PositionFilter, chosen: Sequence[i
     return {name: np.concatenate([one[name] for one in parts])[order_N] for name in parts[0]}
 
 
-def board_row(batch: Batch, at: int, figures: Mapping[str, Any]) -> dict[str, Any]:
+def describe_position(batch: Batch, at: int, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return a position as JSON: FEN, moves in UCI, probabilities, ratings and time control.
 
     `at` is its row in the batch. `figures` is its row in the network's table. If the table also has

@@ -44,17 +44,17 @@ CHART_TITLES = {
 Row = Mapping[str, Any]
 
 
-def report_text(result: Row) -> str:
+def format_report(result: Row) -> str:
     """Return the result of `report` or `reports` as text.
 
     The text of one report has all figures, and a table for each slice. The text of several reports
     is the headline and a table.
     """
     if "reports" in result:
-        return "\n".join((result["headline"], result["compared"], reports_text(result)))
+        return "\n".join((result["headline"], result["compared"], format_reports(result)))
     left_out = ("details", "human_search", "slices")
     figures = {name: value for name, value in result.items() if name not in left_out}
-    searched = [human_search_text(result["human_search"])] if "human_search" in result else []
+    searched = [format_human_search(result["human_search"])] if "human_search" in result else []
     tables = [
         f"\nby {title}\n{text_table([{name: row[name] for name in SLICE_COLUMNS} for row in rows])}"
         for title, rows in result["slices"].items()
@@ -62,7 +62,7 @@ def report_text(result: Row) -> str:
     return "\n".join([plain_text(figures), *searched, *tables])
 
 
-def human_search_text(found: dict[str, Any]) -> str:
+def format_human_search(found: dict[str, Any]) -> str:
     """Return a table that compares the policy with and without search, by the player's rating."""
     rows = [
         {
@@ -93,7 +93,8 @@ def format_nats(row: Row) -> str:
 def write_report(result: Row, out: Path) -> None:
     """Publish the result of `report` or `reports` as JSON, text and HTML; raises ConfigError."""
     JobFolder(out, REPORT, ConfigError).check()  # fail before the page is drawn, which takes long
-    files = {"report.txt": f"{report_text(result)}\n".encode(), "report.html": report_page(result)}
+    text, page = f"{format_report(result)}\n".encode(), render_report(result)
+    files = {"report.txt": text, "report.html": page}
     publish_result(out, REPORT, "report.json", result, files)
 
 
@@ -109,7 +110,7 @@ def publish_result(
         publish_json(out, name, result)
 
 
-def reports_text(found: Row) -> str:
+def format_reports(found: Row) -> str:
     """Return a Markdown table with a row for each report, and the differences from the first.
 
     Intervals of 95 % are in parentheses. Cross-entropy is in nats.
@@ -137,7 +138,7 @@ def publish_bytes(out: Path, name: str, content: bytes) -> None:
     publish(out, name, 0, lambda target: target.write(content))
 
 
-def report_page(result: Row) -> bytes:
+def render_report(result: Row) -> bytes:
     """Return the HTML page for the result of `report` or `reports`.
 
     If there are several networks, the last one is the subject of the page and comes first.

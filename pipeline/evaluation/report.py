@@ -32,8 +32,8 @@ from pipeline.evaluation.measure import (
     COMPARISON_SECTIONS,
     MEASURED_COLUMNS,
     BoardSection,
-    board_row,
     choose_rows,
+    describe_position,
     measure_rows,
     take_rows,
 )
@@ -83,7 +83,7 @@ class _Source(NamedTuple):
         numbers = [number for rows in chosen.values() for number in rows]
         batch = take_rows(self.read(), self.rule, numbers)
         figures = (table.row(number, named=True) for number in numbers)
-        rows = (board_row(batch, at, row) for at, row in enumerate(figures))
+        rows = (describe_position(batch, at, row) for at, row in enumerate(figures))
         boards = {name: list(islice(rows, len(found))) for name, found in chosen.items()}
         return add_game_tags(boards, self.dataset.parts[0], self.dumps)
 
@@ -133,7 +133,7 @@ def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
     top1_low top1_high          95 % interval of top-1, None with too few games
     hand_written_* chance_* ... baselines on the same positions
     common_rule                 the same figures, by the usual rule of published results
-    slices                      figures by rating, phase and so on (figures.figures_by_slice)
+    slices                      figures by rating, phase and so on (figures.summarize_slices)
     top1_in_train ...           top-1 on positions that also occur in the train split, or do not
     seen_in_training            whether the network was trained on the games
     rating_matrix human_search  results of the options `rating_rows` and `simulations`
@@ -274,13 +274,13 @@ def _measure(
     from model.training.monitor import read_metrics
     from pipeline.evaluation import rating_matrix
     from pipeline.evaluation.figures import add_strata
-    from pipeline.evaluation.human_search import compare_by_rating, search_columns
+    from pipeline.evaluation.human_search import compare_by_rating, measure_search
 
     card, network = read_card(checkpoint), evaluator(checkpoint)
     reads = input_columns(network.preset)
     search = None
     if simulations:
-        search = partial(search_columns, find_export(checkpoint) or network, simulations)
+        search = partial(measure_search, find_export(checkpoint) or network, simulations)
     table = measure_rows(
         source.read(reads),
         network,
@@ -339,16 +339,16 @@ def _make_report(
     result: dict[str, Any] = {
         "name": name,
         "measured_on": source.words,
-        **figures.headline_figures(table),
+        **figures.summarize_positions(table),
         "common_rule": {
             "rule": source.rule.describe(source.words, common=True),
-            **(figures.headline_figures(common) if len(common) else {"positions": 0}),
+            **(figures.summarize_positions(common) if len(common) else {"positions": 0}),
         },
         "rule": source.rule.describe(source.words),
         "published": PUBLISHED_RESULT if is_human else None,
-        "slices": figures.figures_by_slice(table),
+        "slices": figures.summarize_slices(table),
         **more,
-        "details": {**figures.page_details(table), **more["details"]},
+        "details": {**figures.compute_details(table), **more["details"]},
     }
     if "in train" in result["slices"]:
         top1 = {row["band"]: row["top1"] for row in result["slices"]["in train"]}

@@ -21,9 +21,9 @@ from pipeline.evaluation.measure import (
     BATCH_ROWS,
     MEASURED_COLUMNS,
     BoardSection,
-    board_row,
     choose_rows,
-    first_choice,
+    describe_position,
+    find_first_choice,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def measure_policy(network: "NetworkEvaluator", rows: Batch, progress: Progress)
         logits_BL, wdl_B3 = network(batch["planes"], batch)
         metrics = output_metrics(logits_BL, wdl_B3, batch)
         figures = {name: metrics[name] for name in ("rank", "nll")}
-        figures |= first_choice(logits_BL, figures["nll"], batch)
+        figures |= find_first_choice(logits_BL, figures["nll"], batch)
         figures |= {name: batch[name] for name in ("game", "ply", "result")}
         figures["key"] = position_keys(batch["planes"], batch["castling"])
         tables.append(pl.DataFrame(figures))
@@ -98,8 +98,8 @@ def find_boards(
 ) -> list[dict[str, Any]]:
     """Return late moves that the imitation predicts and the base does not, at most one per game.
 
-    Moves whose probability rose most come first. Each is a `board_row` with the base's first choice
-    as `chosen`, and with the imitation's probability of the move played, `imitated_probability`.
+    Moves whose probability rose most come first. Each is from `describe_position`: `chosen` is the
+    first choice of the base. `imitated_probability` is the imitation's probability of the move.
     """
     late = imitation["ply"] >= LATE_PLY
     section = BoardSection(
@@ -108,7 +108,7 @@ def find_boards(
         lambda rows: rows["nll"] - imitation["nll"],
     )
     return [
-        board_row(rows, at, base.row(at, named=True))
+        describe_position(rows, at, base.row(at, named=True))
         | {"imitated_probability": float(np.exp(-imitation["nll"][at]))}
         for at in choose_rows(base, section)
     ]

@@ -34,12 +34,12 @@ Result = Mapping[str, Any]
 
 def write_imitation(result: Result, out: Path) -> None:
     """Publish the report of an imitation as `report.json`, `report.txt` and `report.html`."""
-    text, page = f"{imitation_text(result)}\n".encode(), _imitation_page(result)
+    text, page = f"{format_imitation(result)}\n".encode(), _imitation_page(result)
     files = {"report.txt": text, "report.html": page}
     publish_result(out, IMITATION_REPORT, "report.json", result, files)
 
 
-def imitation_text(result: Result) -> str:
+def format_imitation(result: Result) -> str:
     """Return the report as text: two sentences or more, and a Markdown table.
 
     Intervals of 95 % are in parentheses.

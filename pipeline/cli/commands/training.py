@@ -166,13 +166,13 @@ class Imitate(Common):
     def run(self) -> dict[str, Any]:
         """Train, and return the report without boards."""
         from pipeline.imitation.imitate import imitate
-        from pipeline.imitation.page import imitation_text
+        from pipeline.imitation.page import format_imitation
 
         work = partial(imitate, self.sources, self.player, self.out, base=self.base or EMBEDDED)
         result = self.call(partial(work, stranger=self.stranger))
         page = f"report: {self.out}/report/report.html (also as text and JSON)"
         following = next_command("play", "--checkpoint", self.out)
-        text = "\n".join([imitation_text(result), page, following])
+        text = "\n".join([format_imitation(result), page, following])
         boards = ("openings", "boards")
         shown = {name: value for name, value in result.items() if name not in boards}
         return {"out": str(self.out), **shown, "text": text}

@@ -61,7 +61,7 @@ def test_a_finished_run_says_so_and_changes_nothing(run: Run) -> None:
 def test_commands_end_with_few_lines_and_the_next_command(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.evaluation.render.report_page", lambda *_: b"")
+    monkeypatch.setattr("pipeline.evaluation.render.render_report", lambda *_: b"")
     random_dump(tmp_path / "dump.pgn", 40)
     report = ["--checkpoint", "{net}", "--positions", "{positions}", "--limit", "50"]
     ingest = ["ingest", str(tmp_path / "dump.pgn"), "--out", str(tmp_path / "first")]

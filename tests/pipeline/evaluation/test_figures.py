@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 
 from pipeline.evaluation.figures import (
-    baseline_rows,
+    bin_reliability,
     calibration_error,
     clustered_interval,
     clustered_mean,
-    page_details,
+    compute_details,
+    measure_baselines,
+    measure_value_baselines,
     paired_difference,
-    reliability,
-    value_baselines,
     wilson_interval,
 )
 
@@ -36,8 +36,9 @@ def rows(count: int, **columns: object) -> pl.DataFrame:
 def test_scores_predicted_from_ratings_are_those_of_elos_table() -> None:
     """The table in FIDE's Rating Regulations, 8.1.2, has the normal curve, not the logistic one."""
     for difference, expected in ((0, 0.50), (100, 0.64), (200, 0.76), (400, 0.92), (-200, 0.24)):
-        lost = value_baselines(rows(1, elo=1500 + difference, score=0.0))["rating_value_brier"]
-        assert lost**0.5 == pytest.approx(expected, abs=0.012)
+        lost_game = rows(1, elo=1500 + difference, score=0.0)
+        error = measure_value_baselines(lost_game)["rating_value_brier"] ** 0.5
+        assert error == pytest.approx(expected, abs=0.012)
 
 
 def test_the_interval_of_independent_positions_is_wilsons() -> None:
@@ -88,8 +89,8 @@ def test_a_calibrated_value_has_a_second_diagram() -> None:
     """The predicted score is 0.9, after calibration 0.6, and the mean of the scores is 0.5."""
     score = np.arange(400) % 2 * 1.0
     table = rows(400, game=np.arange(400) // 4, expected=0.6, score=score, choice_probability=0.5)
-    assert page_details(table)["value_reliability_before"] == []
-    found = page_details(table.with_columns(expected_before=0.9))
+    assert compute_details(table)["value_reliability_before"] == []
+    found = compute_details(table.with_columns(expected_before=0.9))
     assert found["value_calibration_error_before"] == pytest.approx(0.4)
     assert found["value_brier_before"] == pytest.approx((0.9**2 + 0.1**2) / 2)
     assert calibration_error(found["value_reliability"]) == pytest.approx(0.1)
@@ -134,14 +135,15 @@ def test_a_paired_difference_has_a_narrower_interval_than_its_parts() -> None:
 def test_a_reliability_diagram_has_a_point_for_each_tenth() -> None:
     hits = np.concatenate([np.arange(40) < 6, np.arange(40) < 22, np.arange(40) < 40])
     likely = np.repeat([0.15, 0.55, 0.95], 40)
-    found = reliability(rows(120, game=np.arange(120), likely=likely, hit=hits), "likely", "hit")
+    table = rows(120, game=np.arange(120), likely=likely, hit=hits)
+    found = bin_reliability(table, "likely", "hit")
     counted = [(row["tenth"], row["positions"], row["score"]) for row in found]
     assert counted == [(1, 40, 0.15), (5, 40, 0.55), (9, 40, 1.0)]
     assert calibration_error(found) == pytest.approx(0.05 / 3)
     assert all(row["low"] <= row["score"] <= row["high"] + 1e-12 for row in found)
     scores = [0.0, 0.5, 0.5, 1.0] * 10
     with_draws = rows(40, game=np.arange(40), expected=0.5, score=np.array(scores))
-    (point,) = reliability(with_draws, "expected", "score")
+    (point,) = bin_reliability(with_draws, "expected", "score")
     assert (point["expected"], point["score"]) == (0.5, 0.5)
     half = 1.96 * statistics.stdev(scores) / math.sqrt(40)
     assert point["low"] == pytest.approx(0.5 - half, abs=1e-4)
@@ -149,7 +151,7 @@ def test_a_reliability_diagram_has_a_point_for_each_tenth() -> None:
 
 def test_the_accuracy_of_chance_follows_from_the_numbers_of_legal_moves() -> None:
     table = rows(20, game=np.arange(20), legal_moves=np.tile([1, 2, 4, 20], 5))
-    uniform = {row["name"]: row for row in baseline_rows(table)}["chance"]
+    uniform = {row["name"]: row for row in measure_baselines(table)}["chance"]
     assert uniform["top1"] == pytest.approx((1 + 1 / 2 + 1 / 4 + 1 / 20) / 4)
     assert uniform["top3"] == pytest.approx((1 + 1 + 3 / 4 + 3 / 20) / 4)
     assert uniform["cross_entropy"] == pytest.approx(math.log(1 * 2 * 4 * 20) / 4)

@@ -25,7 +25,7 @@ from pipeline.evaluation.calibrate import (
     cross_entropy,
     fit_correction,
 )
-from pipeline.evaluation.render import report_page, report_text
+from pipeline.evaluation.render import format_report, render_report
 from pipeline.evaluation.report import PositionFilter, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -109,10 +109,10 @@ def test_a_report_measures_the_correction_that_calibrate_stored(
     expected = player_cross_entropy(network, positions)
     assert total["searched_cross_entropy"] == pytest.approx(expected, abs=2e-3)
     monkeypatch.setattr(charts, "draw_bars", lambda *_, **__: "")  # to save time
-    page = report_page(measured).decode()
+    page = render_report(measured).decode()
     assert "correction by a search of 8 simulations" in page
     assert f"{100 * total['top1_difference']:+.1f}" in page
-    assert "policy corrected by 8 simulations" in report_text(measured)
+    assert "policy corrected by 8 simulations" in format_report(measured)
 
 
 def player_cross_entropy(network: Path, positions: Path) -> float:

@@ -9,7 +9,7 @@ from engine.encoding.planes import label_of
 from engine.encoding.views import NO_LAST_MOVE
 from pipeline.evaluation.charts import decode_board
 from pipeline.evaluation.figures import MOVE_KINDS, PHASE_NAMES, PIECE_NAMES
-from pipeline.evaluation.measure import move_columns
+from pipeline.evaluation.measure import classify_moves
 from pipeline.validation.verify import castling_of, last_moves_of, planes_of
 
 START = (
@@ -49,7 +49,7 @@ def test_kinds_pieces_and_phases_are_those_of_python_chess() -> None:
             [NO_LAST_MOVE if one is None else one for one in last_moves], dtype=np.uint16
         ),
     }
-    columns = move_columns(batch)
+    columns = classify_moves(batch)
     seen = dict.fromkeys(MOVE_KINDS, 0)
     for at, (board, move) in enumerate(rows):
         kinds = {

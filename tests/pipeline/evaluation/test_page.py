@@ -17,7 +17,7 @@ from model.network.presets import preset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import BOARD_SECTIONS, PositionFilter, choose_rows
-from pipeline.evaluation.render import report_page, write_report
+from pipeline.evaluation.render import render_report, write_report
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -199,7 +199,7 @@ def test_a_page_without_boards_has_no_caption_for_them(
 ) -> None:
     report = comparison["reports"][0]
     monkeypatch.setattr(charts, "draw_bars", lambda *_, **__: "")
-    page = report_page(report | {"details": report["details"] | {"boards": {}}}).decode()
+    page = render_report(report | {"details": report["details"] | {"boards": {}}}).decode()
     assert "Arrows:" not in page
     assert "<figure>" not in page
 

@@ -41,7 +41,7 @@ from pipeline.imitation.book import (
 )
 from pipeline.imitation.imitate import MIN_GAMES, imitate
 from pipeline.imitation.measure import LATE_PLY, OPENING_PLIES, compare, find_boards
-from pipeline.imitation.page import imitation_text, write_headline, write_imitation
+from pipeline.imitation.page import format_imitation, write_headline, write_imitation
 from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.job_folder import CHECKPOINT, JobFolder
@@ -309,7 +309,7 @@ def test_the_page_draws_boards_and_shows_names_as_text(
     page = (tmp_path / "report.html").read_text()
     assert "1. e4: imitation 70 %, before 20 %; before, first choice d4 40 %" in page
     assert not re.search(r"<script|\x1b", page)
-    assert "\x1b" not in imitation_text(hostile)
+    assert "\x1b" not in format_imitation(hostile)
 
 
 def test_games_that_improve_nothing_leave_the_base_and_say_so(
@@ -328,7 +328,7 @@ def test_games_that_improve_nothing_leave_the_base_and_say_so(
     before, after = (load(folder)[0].state_dict() for folder in (base, tmp_path / "out"))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert result["networks"][1]["all"]["top1_difference"] == 0
-    first = imitation_text(result).partition(". ")[0]
+    first = format_imitation(result).partition(". ")[0]
     assert "did not improve the network" in first
     assert first in (tmp_path / "out" / "report" / "report.txt").read_text()
     assert read_player(tmp_path / "out") is not None
