@@ -70,7 +70,7 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
     measured = "accuracy was not measured: there are no validation positions"
     if "validation_top1" in metrics:
         count, top1 = metrics["validation_positions"], metrics["validation_top1"]
-        measured = f"on {count:,.0f} unseen positions: top-1 {top1:.3f}"
+        measured = f"on {count:,.0f} positions of the validation split: top-1 {top1:.3f}"
         if "validation_cross_entropy" in metrics:
             measured += f", cross-entropy {metrics['validation_cross_entropy']:.3f}"
     lines = [

@@ -92,7 +92,9 @@ def format_nats(row: Row) -> str:
 
 def write_report(result: Row, out: Path) -> None:
     """Publish the result of `report` or `reports` as JSON, text and HTML; raises ConfigError."""
-    JobFolder(out, REPORT, ConfigError).check()  # fail before the page is drawn, which takes long
+    JobFolder(
+        out, REPORT, ConfigError
+    ).check()  # fail before the page is drawn, which takes seconds
     text, page = f"{format_report(result)}\n".encode(), render_report(result)
     files = {"report.txt": text, "report.html": page}
     publish_result(out, REPORT, "report.json", result, files)
@@ -121,10 +123,11 @@ def format_reports(found: Row) -> str:
         top1, top3, top5 = (f"{100 * report[f'top{k}']:.1f}" for k in (1, 3, 5))
         top1 += f" ({_format_interval(report, '.1f', scale=100)})"
         points = "" if gain is None else format_points(gain)
-        nats, brier = f"{report['cross_entropy']:.3f}", report["value_brier"]
-        rows.append(
-            (name, top1, points, top3, top5, nats, "-" if brier is None else f"{brier:.3f}")
+        nats, brier = (
+            "-" if report[figure] is None else f"{report[figure]:.3f}"
+            for figure in ("cross_entropy", "value_brier")
         )
+        rows.append((name, top1, points, top3, top5, nats, brier))
     return markdown(heads, rows)
 
 
@@ -184,7 +187,7 @@ def render_report(result: Row) -> bytes:
             if all(len(rows) > 1 for rows in groups.values())
         ],
         training=mark_safe(charts.draw_training(curves)) if curves else "",
-        pages=[_describe_network(name, report) for name, report in networks.items()],
+        pages=[_describe_network(report) for report in networks.values()],
     )
 
 
@@ -194,29 +197,25 @@ def render(template: str, **values: Any) -> bytes:
 
 
 def mark_safe(svg: str) -> "Markup":
-    """Mark SVG as mark_safe; the library that generated it has escaped all text."""
+    """Mark SVG so that a template does not escape it; its text must be escaped already."""
     from markupsafe import Markup
 
     return Markup(svg)  # noqa: S704
 
 
-def _describe_network(name: str, report: Row) -> dict[str, Any]:
+def _describe_network(report: Row) -> dict[str, Any]:
     """Return the values of checkpoint.html, the section about one network."""
-    more = report["details"]
+    more, draw = report["details"], charts.draw_reliability
     before = more["value_reliability_before"]
-    policy, value = more["policy_reliability"], more["value_reliability"]
+    policy = draw(more["policy_reliability"], "predicted probability", "share of moves played")
+    value = draw(more["value_reliability"], "predicted score", "actual score", before)
     reads = [words for column, words in INPUT_PHRASES.items() if column in report["reads"]]
     return {
-        "name": name,
         "report": report,
         "reads": " and ".join(filter(None, (", ".join(reads[:-1]), *reads[-1:]))),
         "seen": SEEN_IN_TRAINING[report["seen_in_training"]],
-        "policy": mark_safe(
-            charts.draw_reliability(policy, "predicted probability", "share of moves played")
-        ),
-        "value": mark_safe(
-            charts.draw_reliability(value, "predicted score", "actual score", before)
-        ),
+        "policy": mark_safe(policy),
+        "value": mark_safe(value),
     }
 
 

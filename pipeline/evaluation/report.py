@@ -63,8 +63,8 @@ class _Source(NamedTuple):
 
     dataset: Dataset
     split: str
-    words: str
-    """Description of the games in the report."""
+    games: str
+    """Name of the measured games in the report."""
     train: list[Shard]
     """Shards of train splits, to find the measured positions that also occur in training."""
     dumps: Sequence[str]
@@ -104,7 +104,7 @@ def _open_source(
     with ExitStack() as stack:
         if positions is not None:
             opened = Dataset.open(positions, progress)
-            words = f"{SPLIT_NAMES[split]} of {opened.name}"
+            games = f"{SPLIT_NAMES[split]} of {opened.name}"
             only, *more = opened.parts
             dumps = None if more else find_dumps(only.path, only.page)
             trained: Sequence[Path | Dataset] = against or [opened] * (split != "train")
@@ -114,13 +114,13 @@ def _open_source(
             with suppress(DamagedError):  # measure on the games before the damage
                 ingest([str(pgn)], folder, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
             opened, split, dumps, trained = Dataset.open(folder), "train", [str(pgn)], against
-            words = f"all games of {pgn.name}"
+            games = f"all games of {pgn.name}"
             if damage := opened.page["sources"][0]["damage"]:
-                words += f", up to the damage of the archive ({damage})"
+                games += f", up to the damage of the archive ({damage})"
         train = [shard for dataset in trained for shard in Dataset.open(dataset).shards("train")]
         if rule.limit >= opened.count(split):
             rule = replace(rule, limit=0)
-        yield _Source(opened, split, words, train, dumps or [], rule)
+        yield _Source(opened, split, games, train, dumps or [], rule)
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
@@ -338,13 +338,13 @@ def _make_report(
     common = table.filter(is_common)
     result: dict[str, Any] = {
         "name": name,
-        "measured_on": source.words,
+        "measured_on": source.games,
         **figures.summarize_positions(table),
         "common_rule": {
-            "rule": source.rule.describe(source.words, common=True),
+            "rule": source.rule.describe(source.games, common=True),
             **(figures.summarize_positions(common) if len(common) else {"positions": 0}),
         },
-        "rule": source.rule.describe(source.words),
+        "rule": source.rule.describe(source.games),
         "published": PUBLISHED_RESULT if is_human else None,
         "slices": figures.summarize_slices(table),
         **more,

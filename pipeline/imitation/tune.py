@@ -314,7 +314,7 @@ def _measure_shares(
 
 
 def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share with the largest gain on late moves, if it also gains on all moves, else 0.
+    """Return the share with the largest gain on late moves, of those that gain on all moves, or 0.
 
     A gain is the reduction of cross-entropy less one standard error, so few games lead to a small
     share. Cross-entropy shows a gain with far fewer games than top-1 does.
