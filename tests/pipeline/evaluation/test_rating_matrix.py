@@ -21,6 +21,9 @@ from pipeline.evaluation.rating_matrix import (
 BAND_ROWS = 20
 """Number of positions of each band."""
 
+Played = tuple[dict[str, Any], list[list[int]]]
+"""Rows of a dataset, and the labels of each row's legal moves."""
+
 
 def legal_labels(batch: Any) -> list[list[int]]:
     """Return the labels of each row's moves, ascending, by python-chess."""
@@ -55,7 +58,7 @@ class StubNetwork:
 
 
 @pytest.fixture(scope="module")
-def played() -> tuple[dict[str, Any], list[list[int]]]:
+def played() -> Played:
     """Return BAND_ROWS positions of each band, and the labels of their legal moves.
 
     Players of each band play the lowest label as often as `skill` says.
@@ -73,9 +76,7 @@ def played() -> tuple[dict[str, Any], list[list[int]]]:
     return rows, labels
 
 
-def test_the_bands_own_rating_predicts_best_if_players_differ_by_rating(
-    played: tuple[dict[str, Any], list[list[int]]],
-) -> None:
+def test_the_bands_own_rating_predicts_best_if_players_differ_by_rating(played: Played) -> None:
     rows, labels = played
     games = np.arange(len(labels), dtype=np.uint64)
     network: Any = StubNetwork(rows, labels, skill)
@@ -103,9 +104,7 @@ def test_the_bands_own_rating_predicts_best_if_players_differ_by_rating(
     )
 
 
-def test_a_network_that_ignores_ratings_has_no_best_rating(
-    played: tuple[dict[str, Any], list[list[int]]],
-) -> None:
+def test_a_network_that_ignores_ratings_has_no_best_rating(played: Played) -> None:
     network: Any = StubNetwork(*played, lambda elo: np.full(len(elo), 0.4))
     games = np.arange(len(played[1]), dtype=np.uint64)
     matrix = measure_matrix(network, played[0], games, silent)

@@ -58,6 +58,9 @@ HABITS = {
 GAMES, PLIES = 60, 28
 POLICY_WEIGHT = "policy.0.layer.weight"
 
+Made = tuple[Path, dict[str, Any]]
+"""A checkpoint, and the result of `imitate`."""
+
 
 def play(seed: int) -> chess.pgn.Game:
     """Play a game of the person on a day of its own, in the order of the seeds; ratings rise."""
@@ -115,9 +118,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(
-    games: Path, base: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, Any]]:
+def made(games: Path, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Imitate the person; return the checkpoint and the result."""
     out = tmp_path_factory.mktemp("made") / "network"
     return out, imitate([str(games)], [NAME], out, base=base)
@@ -136,7 +137,7 @@ def newest_games(count: int) -> list[chess.pgn.Game]:
     return [play(seed) for seed in range(GAMES - count, GAMES)]
 
 
-def test_the_imitation_learns_the_persons_habits(made: tuple[Path, dict[str, Any]]) -> None:
+def test_the_imitation_learns_the_persons_habits(made: Made) -> None:
     _, result = made
     base, imitation = result["networks"]
     assert imitation["all"]["games"] == base["all"]["games"] == GAMES // 10
@@ -156,9 +157,7 @@ def test_the_imitation_learns_the_persons_habits(made: tuple[Path, dict[str, Any
     assert "points more than the network that it started from" in write_headline(result)
 
 
-def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(
-    made: tuple[Path, dict[str, Any]],
-) -> None:
+def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(made: Made) -> None:
     out, result = made
     held, ratings, moves = newest_games(GAMES // 10), {}, 0
     assert result["held_out"] == held[0].headers["Date"]
@@ -177,7 +176,7 @@ def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(
 
 
 def test_the_card_names_the_person_and_the_engine_plays_like_them(
-    made: tuple[Path, dict[str, Any]], tmp_path: Path
+    made: Made, tmp_path: Path
 ) -> None:
     out, _ = made
     ratings = [int(game.headers["WhiteElo"]) for game in newest_games(GAMES // 10)]
@@ -194,9 +193,7 @@ def test_the_card_names_the_person_and_the_engine_plays_like_them(
     assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", default_options(tmp_path)[1])
 
 
-def test_all_games_are_trained_on_after_the_newest_were_measured(
-    made: tuple[Path, dict[str, Any]],
-) -> None:
+def test_all_games_are_trained_on_after_the_newest_were_measured(made: Made) -> None:
     out, result = made
     measured, saved = load(out / "imitation" / "held_out"), load(out)
     assert result["saved"] == {"share": result["chosen"]["share"], "games": GAMES}
@@ -213,9 +210,7 @@ def test_all_games_are_trained_on_after_the_newest_were_measured(
         assert find_overlap(saved[1], training_set, split) == "yes"
 
 
-def test_openings_that_the_person_always_plays_are_played(
-    made: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_openings_that_the_person_always_plays_are_played(made: Made, tmp_path: Path) -> None:
     out, result = made
     card = read_card(out)
     counts: dict[str, Counter[str]] = {}
@@ -259,9 +254,7 @@ def test_a_book_that_finds_fewer_moves_is_not_used() -> None:
     assert not measure_book(Book({}, {}), table, labels)["used"]
 
 
-def test_the_openings_are_counted_as_python_chess_counts_them(
-    made: tuple[Path, dict[str, Any]],
-) -> None:
+def test_the_openings_are_counted_as_python_chess_counts_them(made: Made) -> None:
     _, result = made
     counts: dict[str, Counter[str]] = {}
     for game in newest_games(GAMES // 10):
@@ -290,9 +283,7 @@ def test_boards_are_late_moves_that_the_imitation_finds_and_the_base_did_not() -
     assert boards[0]["imitated_probability"] == pytest.approx(np.exp(-0.5))
 
 
-def test_the_page_draws_boards_and_shows_names_as_text(
-    made: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_the_page_draws_boards_and_shows_names_as_text(made: Made, tmp_path: Path) -> None:
     out, result = made
     page = (out / "report" / "report.html").read_text()
     assert "O&#39;Hara, &lt;b&gt;Kim&lt;/b&gt;" in page
@@ -313,7 +304,7 @@ def test_the_page_draws_boards_and_shows_names_as_text(
 
 
 def test_games_that_improve_nothing_leave_the_base_and_say_so(
-    made: tuple[Path, dict[str, Any]],
+    made: Made,
     games: Path,
     base: Path,
     tmp_path: Path,
@@ -347,7 +338,7 @@ def test_an_impossible_date_and_an_empty_validation_split_are_no_obstacle(
 
 
 def test_a_repeated_call_keeps_a_calibration_and_returns_the_same_result(
-    made: tuple[Path, dict[str, Any]], games: Path, base: Path, tmp_path: Path
+    made: Made, games: Path, base: Path, tmp_path: Path
 ) -> None:
     out, result = made
     shutil.copytree(out, tmp_path / "out")
