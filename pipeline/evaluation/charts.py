@@ -195,7 +195,7 @@ def _to_svg(figure: "Figure", on_page: bool = True) -> str:
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     drawing = ElementTree.fromstring(drawn.getvalue())  # noqa: S314 - matplotlib made it
     for group in list(drawing.iter()):  # remove styles, which would apply to the whole page
-        for part in [one for one in group if one.tag.endswith(("}metadata", "}style"))]:
+        for part in [child for child in group if child.tag.endswith(("}metadata", "}style"))]:
             group.remove(part)
     if not on_page:
         return ElementTree.tostring(drawing, encoding="unicode")

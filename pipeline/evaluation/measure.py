@@ -289,7 +289,7 @@ def take_rows(batches: Iterator[Batch], rule: PositionFilter, chosen: Sequence[i
         places.append(place_N)
         begin = end
     order_N = np.argsort(np.concatenate(places))
-    return {name: np.concatenate([one[name] for one in parts])[order_N] for name in parts[0]}
+    return {name: np.concatenate([part[name] for part in parts])[order_N] for name in parts[0]}
 
 
 def describe_position(batch: Batch, at: int, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -149,7 +149,8 @@ def render_report(result: Row) -> bytes:
     reports = [*result.get("reports", [result])]
     gains = [None, *result.get("differences", ())]
     subject, reference = reports[-1]["name"], reports[0]["name"]
-    networks: dict[str, Row] = {one["name"]: one for one in (reports[-1], *reports[:-1])}
+    in_order: list[Row] = [reports[-1], *reports[:-1]]
+    networks = {report["name"]: report for report in in_order}
     is_compared = len(reports) > 1
     sections = COMPARISON_SECTIONS if is_compared else BOARD_SECTIONS
     boards = result["boards"] if is_compared else reports[0]["details"]["boards"]
@@ -176,7 +177,9 @@ def render_report(result: Row) -> bytes:
         subject=subject,
         reference=reference,
         titles=CHART_TITLES,
-        side_by_side=[{**one, "gain": gain} for one, gain in zip(reports, gains, strict=True)],
+        side_by_side=[
+            {**report, "gain": gain} for report, gain in zip(reports, gains, strict=True)
+        ],
         accuracy=mark_safe(charts.draw_bars(by_rating)),
         first_boards=in_turn[:MAX_FIRST_BOARDS],
         boards=in_turn[MAX_FIRST_BOARDS:],
