@@ -110,8 +110,8 @@ def describe_book(result: Result) -> str:
         return f"It has no book of the openings that the person always plays. {gain}."
     return (
         f"In {book['saved']:,} positions that occur in at least {MIN_BOOK_GAMES} games, the person "
-        f"played the same move at least {_format_percent(MIN_BOOK_SHARE)} of the time; it always "
-        f"plays this move there. {gain}."
+        f"played the same move at least {_format_percent(MIN_BOOK_SHARE)} of the time; the "
+        f"imitation always plays this move there. {gain}."
     )
 
 
