@@ -154,9 +154,9 @@ def _read_report(report: Path) -> str:
     content = read_json(path, ConfigError, max_bytes=MAX_REPORT_BYTES)
     try:
         if "chosen" in content:  # the report of an imitation
-            from pipeline.imitation.page import imitation_text
+            from pipeline.imitation.page import format_imitation
 
-            return imitation_text(content)
+            return format_imitation(content)
         return f"{content['headline']} {content['compared']}"
     except (KeyError, TypeError, StopIteration) as error:
         raise ConfigError(

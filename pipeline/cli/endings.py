@@ -71,7 +71,7 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, datasets: Sequence[o
     measured = "accuracy was not measured: there are no validation positions"
     if "validation_top1" in metrics:
         count, top1 = metrics["validation_positions"], metrics["validation_top1"]
-        measured = f"on {count:,.0f} unseen positions: top-1 {top1:.3f}"
+        measured = f"on {count:,.0f} positions of the validation split: top-1 {top1:.3f}"
         if "validation_cross_entropy" in metrics:
             measured += f", cross-entropy {metrics['validation_cross_entropy']:.3f}"
     lines = [
@@ -94,16 +94,16 @@ def describe_report(
 
     The rating matrix and the human search of the last network are added if they were measured.
     """
-    from pipeline.evaluation.render import human_search_text, reports_text
+    from pipeline.evaluation.render import format_human_search, format_reports
 
     report = result["reports"][-1]
     lines = [result["headline"], result["compared"], f"rule: {report['rule']}"]
     if result["differences"]:
-        lines.append(reports_text(result))
+        lines.append(format_reports(result))
     if "rating_matrix" in report:
         lines.append(f"by rating: {report['rating_matrix']}")
     if "human_search" in report:
-        lines.append(human_search_text(report["human_search"]))
+        lines.append(format_human_search(report["human_search"]))
     page = f"{out}/report.html (open it in a browser; also as text and JSON)" if out else None
     lines.append(f"report: {page or '--out DIR writes a page with all figures'}")
     own = [path for path in checkpoints if path.resolve() != EMBEDDED] or checkpoints

@@ -76,10 +76,10 @@ def imitate(
     `names` are the player's names in the games.
     """
     from pipeline.imitation.imitate import imitate as imitate_player
-    from pipeline.imitation.page import headline
+    from pipeline.imitation.page import write_headline
 
     result = imitate_player(sources, names, out, progress=progress, stop=stop, **options)
-    return {**result, "headline": headline(result)}
+    return {**result, "headline": write_headline(result)}
 
 
 def report(

@@ -1,4 +1,7 @@
-"""Fit the correction of a network's policy by a search, for each rating, on held-out positions.
+"""Fit how much a search should correct a network's policy at each rating, to predict human moves.
+
+The corrected policy is proportional to policy^power * exp(weight * value of the move). The weight
+and the power are linear between the ratings of CURVE_RATINGS.
 
 Axes: R rows, M legal moves of a row, K ratings of a curve.
 """
@@ -19,29 +22,31 @@ from pipeline.dataset.files.columns import EARLIER_MOVES
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.human_search import search_rows
 
-RATINGS = (1100, 1400, 1800, 2200, 2600)
-"""Ratings of a curve. At the first and below, the weight is 0, because a search did not help."""
+CURVE_RATINGS = (1100, 1400, 1800, 2200, 2600)
+"""Ratings of a curve. Up to the first one, the weight is 0, because a search did not help."""
 STRENGTH_FACTORS = (1.0, 1.1, 1.6, 3.3, 5.4)
 STRENGTH_SHARPNESS = (1.1, 1.05, 1.05, 1.3, 1.8)
-"""Factors on the weights, and powers of the policy, at RATINGS. With them, sampled moves lose as
-much as human moves according to Stockfish."""
-BATCH = 256
+"""Factors on the fitted weights, and powers of the policy, at CURVE_RATINGS, for the aim
+"strength". With them, moves drawn from the corrected policy lose as much as human moves do,
+according to Stockfish."""
+BATCH_ROWS = 256
+"""Positions that are read and searched together."""
 MIN_POWER = 0.01
-"""Minimum power of the policy: without it, fits to a few positions of random games may reach 0."""
+"""Minimum power of the policy: a fit to a few positions of random games may reach 0 without it."""
 PADDING_LOG_PROBABILITY = -1e9
 """Log-probability of the padding after a row's last move."""
 
 
-class Fit(NamedTuple):
-    """Inputs of the fit: R positions, with moves padded to the largest number M of legal moves."""
+class PlayedMoves(NamedTuple):
+    """R positions with their searched values; moves are padded to the largest number M of a row."""
 
     ratings: NDArray[np.int64]  # [R]
     policies: NDArray[np.float64]  # [R, M] log-probabilities
-    values: NDArray[np.float64]  # [R, M]
-    played: NDArray[np.int64]  # [R] index of the move played
+    values: NDArray[np.float64]  # [R, M] values by the search, for the mover
+    played: NDArray[np.int64]  # [R] index of the move played, below M
 
 
-def collect(
+def collect_moves(
     evaluator: Any,
     positions: Path,
     split: str,
@@ -49,17 +54,20 @@ def collect(
     simulations: int,
     progress: Progress,
     stop: Stop,
-) -> Fit:
-    """Search `rows` random positions of a split; return those with a known rating and move."""
+) -> PlayedMoves:
+    """Search `rows` random positions of a split; return those with a known rating and move.
+
+    Raises ConfigError if there are none, and Stopped.
+    """
     columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
-    batches = Batches([positions], split, batch_size=BATCH, columns=columns)
+    batches = Batches([positions], split, batch_size=BATCH_ROWS, columns=columns)
     wanted, done, found = min(rows, batches.rows), 0, list[tuple[Any, ...]]()
     for batch in batches.sample(wanted):
         logits_BA, wdl_B3 = evaluator(batch["planes"], batch)
         for part, roots, results in search_rows(evaluator, batch, logits_BA, wdl_B3, simulations):
             ratings, labels = batch["elo"][part].tolist(), batch["label"][part].tolist()
             found += [
-                _row(rating, label, root, result)
+                _describe_position(rating, label, root, result)
                 for rating, label, root, result in zip(ratings, labels, roots, results, strict=True)
                 if rating and label != NO_LABEL
             ]
@@ -78,11 +86,11 @@ def collect(
     policy_RM, values_RM = np.full(shape, PADDING_LOG_PROBABILITY), np.zeros(shape)
     for row, moves in enumerate(map(len, policies)):
         policy_RM[row, :moves], values_RM[row, :moves] = policies[row], values[row]
-    return Fit(np.array(ratings), policy_RM, values_RM, np.array(played))
+    return PlayedMoves(np.array(ratings), policy_RM, values_RM, np.array(played))
 
 
-def _row(rating: int, label: int, root: HumanRoot, found: Root) -> tuple[Any, ...]:
-    """Return the rating, the moves' log-probabilities and values, and the played move's index."""
+def _describe_position(rating: int, label: int, root: HumanRoot, found: Root) -> tuple[Any, ...]:
+    """Return the rating, log-probabilities and values of the moves, and the played one's index."""
     labels = np.unique(found.labels)
     logits = root.logits[labels].astype(np.float64)
     logits -= logits.max()
@@ -90,8 +98,8 @@ def _row(rating: int, label: int, root: HumanRoot, found: Root) -> tuple[Any, ..
     return rating, policy, move_values(root, found)[labels], int(np.flatnonzero(labels == label)[0])
 
 
-def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
-    """Fit the weights of the values and the powers of the policy at RATINGS by maximum likelihood.
+def fit_correction(fit: PlayedMoves) -> tuple[list[float], list[float]]:
+    """Return the weights and the powers at CURVE_RATINGS that make the moves played most likely.
 
     The first weight is 0. The likelihood is concave in weights and powers. To keep weights
     non-negative and powers positive, the fit uses the square roots of weights and the logarithms of
@@ -99,12 +107,13 @@ def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
     """
     import torch
 
+    knots = len(CURVE_RATINGS)
     shares_RK = torch.from_numpy(
-        np.stack([np.interp(fit.ratings, RATINGS, one) for one in np.eye(len(RATINGS))], 1)
+        np.stack([np.interp(fit.ratings, CURVE_RATINGS, basis) for basis in np.eye(knots)], 1)
     )
     policy_RM, values_RM, played_R = (torch.from_numpy(part) for part in fit[1:])
-    roots_K = torch.ones(len(RATINGS) - 1, dtype=torch.float64, requires_grad=True)
-    logs_K = torch.zeros(len(RATINGS), dtype=torch.float64, requires_grad=True)
+    roots_K = torch.ones(knots - 1, dtype=torch.float64, requires_grad=True)
+    logs_K = torch.zeros(knots, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([roots_K, logs_K], max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> Any:
@@ -119,7 +128,7 @@ def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
     weights_K = [0.0, *(round(float(root) ** 2, 3) for root in roots_K.detach())]
     powers_K = [max(MIN_POWER, round(float(power), 3)) for power in logs_K.detach().exp()]
     fitted = np.flatnonzero((shares_RK.sum(0) > 0).numpy())
-    nearest_K = [int(fitted[np.abs(fitted - knot).argmin()]) for knot in range(len(RATINGS))]
+    nearest_K = [int(fitted[np.abs(fitted - knot).argmin()]) for knot in range(knots)]
     weights_K = [0.0, *(weights_K[knot] for knot in nearest_K[1:])]
     return weights_K, [powers_K[knot] for knot in nearest_K]
 
@@ -136,9 +145,9 @@ def calibrate(
 ) -> dict[str, Any]:
     """Fit a checkpoint's corrections on a held-out split, and store them in its card.
 
-    Returns the stored entry, and the cross-entropy on the same rows with and without the search, in
-    nats. Raises CheckpointError, DatasetError, ConfigError, and Stopped, in which case nothing is
-    stored.
+    Returns the stored entry, the number of positions, and the cross-entropy on them with and
+    without the search, in nats. Raises CheckpointError, DatasetError, ConfigError and Stopped;
+    after an error, nothing is stored.
     """
     from model.checkpoint import read_card, save_human_search
     from model.inference.evaluator import evaluator
@@ -146,27 +155,32 @@ def calibrate(
 
     identity = read_card(checkpoint)["files"]["weights"]["sha256"]
     network = find_export(checkpoint) or evaluator(checkpoint)
-    fit = collect(network, positions, split, rows, simulations, progress, stop)
+    fit = collect_moves(network, positions, split, rows, simulations, progress, stop)
     weights_K, sharpness_K = fit_correction(fit)
-    strong_K = [one * more for one, more in zip(weights_K, STRENGTH_FACTORS, strict=True)]
+    strong_K = [
+        round(weight * factor, 3)
+        for weight, factor in zip(weights_K, STRENGTH_FACTORS, strict=True)
+    ]
     entry: dict[str, Any] = {"simulations": simulations}
     for aim, weights, sharpness in (
         ("likelihood", weights_K, sharpness_K),
-        ("strength", [round(one, 3) for one in strong_K], list(STRENGTH_SHARPNESS)),
+        ("strength", strong_K, list(STRENGTH_SHARPNESS)),
     ):
-        entry[aim] = {"ratings": list(RATINGS), "weights": weights, "sharpness": sharpness}
+        entry[aim] = {"ratings": list(CURVE_RATINGS), "weights": weights, "sharpness": sharpness}
     save_human_search(checkpoint, identity, entry)
     return entry | {
         "positions": len(fit.ratings),
-        "cross_entropy": cross_entropy(fit, [0.0] * len(RATINGS), [1.0] * len(RATINGS)),
+        "cross_entropy": cross_entropy(fit, [0.0] * len(CURVE_RATINGS), [1.0] * len(CURVE_RATINGS)),
         "searched_cross_entropy": cross_entropy(fit, weights_K, sharpness_K),
     }
 
 
-def cross_entropy(fit: Fit, weights_K: Sequence[float], sharpness_K: Sequence[float]) -> float:
-    """Return the cross-entropy of human moves under the corrected policies, in nats."""
-    weight_R = np.interp(fit.ratings, RATINGS, weights_K)
-    sharpness_R = np.interp(fit.ratings, RATINGS, sharpness_K)
+def cross_entropy(
+    fit: PlayedMoves, weights_K: Sequence[float], sharpness_K: Sequence[float]
+) -> float:
+    """Return the cross-entropy of the moves played under the corrected policies, in nats."""
+    weight_R = np.interp(fit.ratings, CURVE_RATINGS, weights_K)
+    sharpness_R = np.interp(fit.ratings, CURVE_RATINGS, sharpness_K)
     logits_RM = sharpness_R[:, None] * fit.policies + weight_R[:, None] * fit.values
     logits_RM -= logits_RM.max(axis=1, keepdims=True)
     chosen_R = np.take_along_axis(logits_RM, fit.played[:, None], axis=1)[:, 0]

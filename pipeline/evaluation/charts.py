@@ -1,4 +1,4 @@
-"""Draw charts and boards as inline SVG in the page's colors, which follow light and dark mode."""
+"""Draw charts and boards as SVG that takes the page's colors, in light and in dark mode."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,40 +17,42 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, FAINT = "#1c1f24", "#9aa3ad"
-SERIES = ("#2f6db5", "#d9822b", "#2e9466", "#9a63c4", "#c2527e", "#5f7d00")
+SERIES_COLORS = ("#2f6db5", "#d9822b", "#2e9466", "#9a63c4", "#c2527e", "#5f7d00")
 """Colors of networks or runs, in order; they repeat after the last one."""
-FIRST, SECOND, *_ = SERIES
-VARIABLES = {INK: "ink", FAINT: "faint"} | {
-    color: f"series-{number}" for number, color in enumerate(SERIES, 1)
+FIRST_COLOR, SECOND_COLOR, *_ = SERIES_COLORS
+CSS_VARIABLES = {INK: "ink", FAINT: "faint"} | {
+    color: f"series-{number}" for number, color in enumerate(SERIES_COLORS, 1)
 }
-"""Maps each color of a chart to the CSS variable that replaces it on the page."""
-PANELS = (
+"""CSS variable that replaces each color of a chart on the page."""
+TRAINING_PANELS = (
     ("top1", "validation_top1", "top-1"),
     ("policy_loss", "validation_cross_entropy", "cross-entropy [nats]"),
 )
-"""Panels of training curves: the metric in training and in validation, and the axis label."""
-CURVES = ("positions", *(name for panel in PANELS for name in panel[:2]))
-"""Training metrics that the curves need."""
+"""Panels of the training curves: metric of training batches, metric of validations, axis label."""
+CURVE_METRICS = ("positions", *(name for panel in TRAINING_PANELS for name in panel[:2]))
+"""Entries of a training log that the curves need."""
 
-WIDTHS = {True: 4.4, False: 4.0}
-"""Width of a chart in inches, on the page (narrow, so that text can be read on a phone) and off."""
-LEGEND: dict[str, Any] = {"fontsize": 9, "frameon": False, "labelcolor": INK}
+CHART_WIDTHS = {True: 4.4, False: 4.0}
+"""Width of a chart in inches, by whether it is on the page. There it is narrower, so that its text
+is large enough on a phone."""
+LEGEND_STYLE: dict[str, Any] = {"fontsize": 9, "frameon": False, "labelcolor": INK}
 NBSP = "\N{NO-BREAK SPACE}"
-HUMAN, NETWORK, REFERENCE = "#15781b", "#003088", "#c2600f"
-"""Colors of arrows: the move played, and the first choices of the network and a reference."""
+PLAYED_COLOR, NETWORK_COLOR, REFERENCE_COLOR = "#15781b", "#003088", "#c2600f"
+"""Colors of the arrows on boards: the move played, and the first choices of the network and of the
+network that it is compared with."""
 
 Row = Mapping[str, Any]
 
 
 def draw_bars(
-    groups: Mapping[str, Sequence[Row]], whole: float | None = None, *, on_page: bool = True
+    groups: Mapping[str, Sequence[Row]], average: float | None = None, *, on_page: bool = True
 ) -> str:
-    """Draw a bar of top-1 for each row of each network, with its interval.
+    """Draw a bar of top-1 with its interval for each band and network; return the SVG.
 
-    `groups` has rows of the same bands for each network, by name. Bands with too few games for an
-    interval are skipped, unless there are no others. The axis covers the values, not 0 to 100 %.
-    With `whole`, the top-1 of all rows, bars whose interval includes it are gray. Without
-    `on_page`, the chart has fixed colors and a fixed size.
+    `groups` has the rows of each network by name, of the same bands (`figures.summarize_group`).
+    Bands with too few games for an interval are skipped, unless there are no others. The axis
+    covers the values, not 0 to 100 %. With `average`, the top-1 of all positions, bars whose
+    interval includes it are gray. Without `on_page`, the chart has fixed colors and a fixed size.
     """
     groups = {
         name: [row for row in rows if row["top1_low"] is not None] or rows
@@ -58,14 +60,16 @@ def draw_bars(
     }
     bands = next(iter(groups.values()))
     thick, places = 0.84 / len(groups), np.arange(len(bands))
-    classical = [row["hand_written_top1"] for row in bands]
-    ends = list(classical)
-    figure, axes = _figure(0.75 + len(bands) * (0.14 + 0.17 * len(groups)), WIDTHS[on_page])
+    hand_written = [row["hand_written_top1"] for row in bands]
+    ends = list(hand_written)
+    figure, axes = _make_figure(
+        0.75 + len(bands) * (0.14 + 0.17 * len(groups)), CHART_WIDTHS[on_page]
+    )
     for number, rows in enumerate(groups.values()):
-        color = SERIES[number % len(SERIES)]
+        color = SERIES_COLORS[number % len(SERIES_COLORS)]
         for y, row in zip(places + (number - (len(groups) - 1) / 2) * thick, rows, strict=True):
             top1, low, high = row["top1"], row["top1_low"], row["top1_high"]
-            is_usual = whole is not None and (low is None or low <= whole <= high)
+            is_usual = average is not None and (low is None or low <= average <= high)
             axes.barh(y, top1, 0.9 * thick, color=FAINT if is_usual else color)
             if low is not None:
                 axes.plot((low, high), (y, y), color=INK, linewidth=1.3, solid_capstyle="butt")
@@ -73,7 +77,7 @@ def draw_bars(
             beside = (high or top1, y)
             axes.annotate(f"{100 * top1:.1f}", beside, (4, 0), "data", "offset points", **style)
             ends += [top1, low or top1, high or top1]
-    axes.plot(classical, places, "D", color=INK, markersize=3.5)
+    axes.plot(hand_written, places, "D", color=INK, markersize=3.5)
     axes.set_yticks(
         places, [f"{_escape_formula(row['band'])}\n({row['positions']:,})" for row in bands]
     )
@@ -83,18 +87,18 @@ def draw_bars(
     axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %" if share < 1.01 else "")
     if len(groups) > 1:
         _add_legend(figure, groups)
-    return _svg(figure, on_page)
+    return _to_svg(figure, on_page)
 
 
 def _add_legend(figure: "Figure", names: Iterable[str]) -> None:
-    """Name the color of each network or run above a chart."""
+    """Add a legend above a chart: the color of each network or run."""
     from matplotlib.patches import Patch
 
     patches = [
-        Patch(color=SERIES[number % len(SERIES)], label=_escape_formula(name))
+        Patch(color=SERIES_COLORS[number % len(SERIES_COLORS)], label=_escape_formula(name))
         for number, name in enumerate(names)
     ]
-    figure.legend(handles=patches, loc="outside upper left", ncols=2, **LEGEND)
+    figure.legend(handles=patches, loc="outside upper left", ncols=2, **LEGEND_STYLE)
 
 
 def _escape_formula(text: str) -> str:
@@ -107,14 +111,15 @@ def draw_reliability(
 ) -> str:
     """Draw a reliability diagram: observed against expected, with 95 % intervals and counts.
 
-    `before` has the rows before calibration, which are drawn as a second line.
+    `rows` are from `figures.bin_reliability`; `before` has the rows before calibration, which are
+    drawn as a second line.
     """
-    figure, axes = _figure(3.6, WIDTHS[True])
+    figure, axes = _make_figure(3.6, CHART_WIDTHS[True])
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=1)
     if before:
         points = [[row[name] for row in before] for name in ("expected", "score")]
-        axes.plot(*points, "D--", color=SECOND, markersize=3, label="before calibration")
-        axes.legend(**LEGEND)
+        axes.plot(*points, "D--", color=SECOND_COLOR, markersize=3, label="before calibration")
+        axes.legend(**LEGEND_STYLE)
     for row in rows:
         x, y = row["expected"], row["score"]
         if row["low"] is not None:
@@ -123,20 +128,20 @@ def draw_reliability(
         style: Any = {"textcoords": "offset points", "fontsize": 8, "color": INK}
         axes.annotate(f"{row['positions']:,}", (x, y), beside, **style)
     points = [[row[name] for row in rows] for name in ("expected", "score")]
-    axes.plot(*points, "o-", color=FIRST, markersize=4)
+    axes.plot(*points, "o-", color=FIRST_COLOR, markersize=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=xlabel, ylabel=ylabel)
-    return _svg(figure)
+    return _to_svg(figure)
 
 
 def draw_training(runs: Mapping[str, Sequence[Row]], *, on_page: bool = True) -> str:
-    """Draw top-1 and cross-entropy of runs, by name, against the positions trained on.
+    """Draw top-1 and cross-entropy against the positions trained on, for several runs by name.
 
-    Lines are training batches, dots are validations.
+    `runs` has the entries of their training logs. Lines are training batches, dots are validations.
     """
-    figure, first = _figure(4.6, WIDTHS[on_page], panels=2)
-    for axes, (training, validation, label) in zip(figure.axes, PANELS, strict=True):
+    figure, first = _make_figure(4.6, CHART_WIDTHS[on_page], panels=2)
+    for axes, (training, validation, label) in zip(figure.axes, TRAINING_PANELS, strict=True):
         for number, entries in enumerate(runs.values()):
-            color = SERIES[number % len(SERIES)]
+            color = SERIES_COLORS[number % len(SERIES_COLORS)]
             for name, style, alpha in ((training, "-", 0.45), (validation, "o-", 1.0)):
                 known = [entry for entry in entries if entry.get(name) is not None]
                 points = [[entry[key] for entry in known] for key in ("positions", name)]
@@ -147,10 +152,10 @@ def draw_training(runs: Mapping[str, Sequence[Row]], *, on_page: bool = True) ->
     figure.axes[-1].xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
     figure.axes[-1].locator_params(axis="x", nbins=5)
     _add_legend(figure, runs)
-    return _svg(figure, on_page)
+    return _to_svg(figure, on_page)
 
 
-def _figure(height: float, width: float, panels: int = 1) -> tuple["Figure", "Axes"]:
+def _make_figure(height: float, width: float, panels: int = 1) -> tuple["Figure", "Axes"]:
     """Return an empty chart without a background, and its first panel."""
     from matplotlib.figure import Figure
 
@@ -168,8 +173,8 @@ def _figure(height: float, width: float, panels: int = 1) -> tuple["Figure", "Ax
     return figure, figure.axes[0]
 
 
-def _svg(figure: "Figure", on_page: bool = True) -> str:
-    """Return a chart as SVG: text is kept as text, and the output is reproducible (no dates).
+def _to_svg(figure: "Figure", on_page: bool = True) -> str:
+    """Return a chart as SVG, the same bytes on every call; text is stored as text, not as paths.
 
     With `on_page`, it takes the full width and the page's colors.
     """
@@ -183,21 +188,21 @@ def _svg(figure: "Figure", on_page: bool = True) -> str:
     options |= {"font.family": "sans-serif"}
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(options):
-        # `savefig` would draw everything twice to compute the layout
+        # print directly: `savefig` would draw everything twice to compute the layout
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(drawn, metadata=nothing)
     ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     drawing = ElementTree.fromstring(drawn.getvalue())  # noqa: S314 - matplotlib made it
-    for group in list(drawing.iter()):  # the SVG's style would apply to the whole page
-        for part in [one for one in group if one.tag.endswith(("}metadata", "}style"))]:
+    for group in list(drawing.iter()):  # remove styles, which would apply to the whole page
+        for part in [child for child in group if child.tag.endswith(("}metadata", "}style"))]:
             group.remove(part)
     if not on_page:
         return ElementTree.tostring(drawing, encoding="unicode")
     del drawing.attrib["width"], drawing.attrib["height"]
     drawing.set("class", "chart")
     text = ElementTree.tostring(drawing, encoding="unicode")
-    for color, variable in VARIABLES.items():
+    for color, variable in CSS_VARIABLES.items():
         text = text.replace(color, f"var(--{variable})")
     return text
 
@@ -205,28 +210,34 @@ def _svg(figure: "Figure", on_page: bool = True) -> str:
 # ---------------------------------------------------------------- boards
 
 
-def board_of(
+def decode_board(
     planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int, halfmove: int = 0
 ) -> chess.Board:
-    """Return the board of a stored row: planes, uint64[77], and the columns of the same names."""
+    """Return the board of a dataset's row, from its planes (uint64[77]) and its other columns."""
     numbers = {"castling": castling, "ep_file": ep_file, "ply": ply, "halfmove": halfmove}
     row = {name: np.array([number]) for name, number in numbers.items()}
     return to_board(row_positions(row | {"planes": planes_P[None]})[0])
 
 
 def move_from_label(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
-    """Return the move of a label; a pawn promotes to a queen unless `promotion` is given."""
+    """Return the move with a label (0 to 4095) and a promotion, both as in a dataset's row.
+
+    With `promotion` 0, a pawn that reaches the last rank becomes a queen.
+    """
     move = move_of(label, promotion, board.turn)
-    last = chess.square_rank(move.to_square) in (0, 7)
-    if last and not promotion and board.piece_type_at(move.from_square) == chess.PAWN:
+    is_last_rank = chess.square_rank(move.to_square) in (0, 7)
+    if is_last_rank and not promotion and board.piece_type_at(move.from_square) == chess.PAWN:
         move.promotion = chess.QUEEN
     return move
 
 
-def caption(row: Row, name: str = "the network", reference: str = "") -> str:
-    """Return a board's caption: the mover, the move played, and the networks' choices."""
+def make_caption(row: Row, name: str = "the network", reference: str = "") -> str:
+    """Return the caption of a board: the player, the move played, and the networks' choices.
+
+    `row` is from `measure.describe_position`.
+    """
     board = chess.Board(row["fen"])
-    played = san(board, chess.Move.from_uci(row["played"]))
+    played = format_san(board, chess.Move.from_uci(row["played"]))
     number = f"{board.fullmove_number}{'.' if board.turn else '...'}{NBSP}"
     mover = "White" if board.turn else "Black"
     rating = f" ({row['elo']})" if row["elo"] else ""
@@ -237,33 +248,33 @@ def caption(row: Row, name: str = "the network", reference: str = "") -> str:
 
 
 def _describe_choice(board: chess.Board, choice: Row, played: str) -> str:
-    """Return what a network expected, and the probability that it gave the move played."""
+    """Return the move that a network expected, and its probability of the move played."""
     likely, most = (
         f"{100 * choice[f'{move}_probability']:.0f}{NBSP}%" for move in ("played", "chosen")
     )
     if choice["rank"] == 1:
         return f"expected it ({likely})"
-    chosen = san(board, chess.Move.from_uci(choice["chosen"]))
-    return f"expected {chosen} ({most}; {played} {likely})"
+    chosen = format_san(board, chess.Move.from_uci(choice["chosen"]))
+    return f"expected {chosen} ({most}, against {likely} for {played})"
 
 
-def san(board: chess.Board, move: chess.Move) -> str:
+def format_san(board: chess.Board, move: chess.Move) -> str:
     """Return a move in SAN, or in UCI if it is illegal on the stored board."""
     return board.san(move) if board.is_legal(move) else move.uci()
 
 
-def board_svg(row: Row, size: int = 260) -> str:
-    """Return a board as SVG, seen from the mover's side.
+def draw_position(row: Row, size: int = 260) -> str:
+    """Draw a board with arrows, from the side to move; return the SVG, `size` pixels wide.
 
-    The played move has a green arrow. Different first choices have other colors: blue for the
-    network's, orange for the reference's.
+    The move played has a green arrow. If a network's first choice is another move, it has an arrow
+    too: blue for the network, orange for the reference. `row` is from `measure.describe_position`.
     """
     import chess.svg
 
-    drawn = [(row["played"], HUMAN)]
+    drawn = [(row["played"], PLAYED_COLOR)]
     drawn += [
         (choice["chosen"], color)
-        for choice, color in ((row, NETWORK), (row.get("reference"), REFERENCE))
+        for choice, color in ((row, NETWORK_COLOR), (row.get("reference"), REFERENCE_COLOR))
         if choice is not None and choice["rank"] > 1
     ]
     arrows = [

@@ -15,15 +15,16 @@ from pipeline.dumps.source import BLOCK_BYTES, Source
 from pipeline.errors import DumpError
 
 MAX_SEARCHED_BYTES = 1 << 28
-"""Bytes of decompressed dumps to search for games, which takes a few seconds."""
-LINK = re.compile(r"https?://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%+-]*)?")
-TAGS = ("White", "Black", "Event", "Date")
-MAX_TAG_CHARS = 80
+"""Maximum number of decompressed bytes to search for games, which takes a few seconds."""
+LINK_PATTERN = re.compile(r"https?://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%+-]*)?")
+"""Pattern of the links that a page may contain."""
+SHOWN_TAGS = ("White", "Black", "Event", "Date")
+MAX_TAG_CHARS, MAX_LINK_CHARS = 80, 200
 
 Boards = dict[str, list[dict[str, Any]]]
 
 
-def read_texts(
+def read_game_texts(
     dataset: Dataset,
     sources: Sequence[str | Iterable[bytes]],
     games: Collection[int],
@@ -31,8 +32,9 @@ def read_texts(
 ) -> tuple[dict[int, int], dict[int, bytes]]:
     """Return the offset of each game in its dump, and the text of each game that was found.
 
-    A source is a path or an iterable of decompressed bytes. With a `limit`, only games that begin
-    within the first `limit` bytes of all game texts are read.
+    `games` are row numbers of the dataset's games. `sources` are its dumps, in order: paths, or
+    iterables of decompressed bytes. With a `limit`, only games that begin within the first `limit`
+    bytes of all game texts are read.
     """
     spans: dict[int, dict[int, tuple[int, int]]] = {}
     wanted, before = np.array(sorted(games), dtype=np.int64), 0
@@ -47,8 +49,9 @@ def read_texts(
     offsets, texts = dict[int, int](), dict[int, bytes]()
     for number, found in spans.items():
         source = sources[number]
+        chunks = read_dump(source) if isinstance(source, str) else source
         offsets |= {game: offset for game, (offset, _) in found.items()}
-        texts |= dict(_cut_spans(read_dump(source) if isinstance(source, str) else source, found))
+        texts |= dict(_cut_spans(chunks, found))
     return offsets, texts
 
 
@@ -63,7 +66,7 @@ def read_dump(source: str, sample: Sample = WHOLE_INPUT) -> Iterator[bytes]:
 def _cut_spans(
     chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the (offset, length) spans of a byte stream by key; read only up to the last one."""
+    """Yield the bytes of each (offset, length) span of a stream, with its key; stop at the last."""
     window, start = bytearray(), 0
     stream = iter(chunks)
     for key, (offset, length) in sorted(spans.items(), key=lambda item: item[1]):
@@ -78,15 +81,15 @@ def _cut_spans(
 
 
 def add_game_tags(boards: Boards, dataset: Dataset, dumps: Sequence[str]) -> Boards:
-    """Add `link white black event date` to boards if their games are found in the dataset's dumps.
+    """Add `link white black event date` to the boards whose games are found in the dumps.
 
-    Tags are untrusted text; only http and https links are kept.
+    The tags are untrusted text, shortened but not escaped; only http and https links are kept.
     """
     if not dumps:
         return boards
     games = {row["game"] for rows in boards.values() for row in rows}
     try:
-        _, texts = read_texts(dataset, dumps, games, MAX_SEARCHED_BYTES)
+        _, texts = read_game_texts(dataset, dumps, games, MAX_SEARCHED_BYTES)
     except (OSError, DumpError):  # a report works without its dump
         return boards
     tags = {game: _parse_tags(text) for game, text in texts.items()}
@@ -100,15 +103,16 @@ def _parse_tags(text: bytes) -> dict[str, str]:
     headers = chess.pgn.read_headers(io.StringIO(text.decode("utf-8", "replace")))
     if headers is None:
         return {}
-    # python-chess does not unescape tag values
-    values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}
-    # Lichess appends the tournament's link
+    # unescape the values, since python-chess does not
+    values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in SHOWN_TAGS}
+    # remove the tournament's link, which Lichess appends
     values["Event"] = re.sub(r" *https?://\S+", "", values["Event"])
     found = {
         name.lower(): value[:MAX_TAG_CHARS]
         for name, value in values.items()
         if value and value[0] != "?"
     }
-    places = (headers.get(name, "") for name in ("Link", "Site"))
-    link = next((place for place in places if len(place) <= 200 and LINK.fullmatch(place)), None)
-    return found | ({"link": link} if link else {})
+    for link in (headers.get(name, "") for name in ("Link", "Site")):
+        if len(link) <= MAX_LINK_CHARS and LINK_PATTERN.fullmatch(link):
+            return found | {"link": link}
+    return found

@@ -1,6 +1,6 @@
-"""Measure human search: compare the policy at a rating, with and without correction by a search.
+"""Measure how well a policy predicts human moves with and without correction by a search.
 
-Axes: B rows of a batch, A labels.
+Axes: B rows of a batch, A labels, W words of a position.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
 
-EDGES = (1000, 1400, 1800, 2200)
-STRONG = 1800
-"""Minimum rating of an additional group of rows."""
-SEARCH_BATCH = 256
+COMPARED_RATING_EDGES = (1000, 1400, 1800, 2200)
+"""Boundaries between the rating bands of the comparison."""
+STRONG_RATING = 1800
+"""Minimum rating of the group of strong players, which is listed after the bands."""
+SEARCH_BATCH_ROWS = 256
 """Number of positions searched together."""
 
 Rows = list[dict[str, Any]]
@@ -39,27 +40,31 @@ def search_rows(
     wdl_B3: NDArray[np.float32],
     simulations: int,
 ) -> Iterator[tuple[slice, list[HumanRoot], list[Root]]]:
-    """Search the positions of a batch; yield slices of its rows with their roots and results."""
+    """Search the positions of a batch in groups; yield each group's rows, roots and results.
+
+    `logits_BA` and `wdl_B3` are the network's outputs for the batch.
+    """
     positions_BW = row_positions(batch)
     config = human_config(simulations)
-    for first in range(0, len(positions_BW), SEARCH_BATCH):
-        rows = slice(first, first + SEARCH_BATCH)
-        answers = zip(positions_BW[rows], logits_BA[rows], wdl_B3[rows], strict=True)
-        roots = [HumanRoot(position, (), *answer) for position, *answer in answers]
+    for first in range(0, len(positions_BW), SEARCH_BATCH_ROWS):
+        rows = slice(first, first + SEARCH_BATCH_ROWS)
+        outputs = zip(positions_BW[rows], logits_BA[rows], wdl_B3[rows], strict=True)
+        roots = [HumanRoot(position, (), *output) for position, *output in outputs]
         search = Search(evaluator, config, games=len(roots))
         yield rows, roots, search_roots(search, roots, simulations)
 
 
-def search_columns(
+def measure_search(
     evaluator: "NetworkEvaluator | OnnxEvaluator",
     simulations: int,
     batch: Batch,
     logits_BA: NDArray[np.float32],
     wdl_B3: NDArray[np.float32],
 ) -> dict[str, NDArray[Any]]:
-    """Return `searched_rank` and `searched_nll` of a batch: those of the corrected policy.
+    """Search a batch; return the rank and nll of each move played under the corrected policy.
 
-    Raises ConfigError if the checkpoint has no correction.
+    The arrays are called `searched_rank` and `searched_nll`. Raises ConfigError if the checkpoint
+    has no correction.
     """
     from model.metrics import output_metrics
 
@@ -78,18 +83,22 @@ def search_columns(
 def compare_by_rating(table: "pl.DataFrame") -> Rows:
     """Return accuracy with and without search, and the paired differences, by rating.
 
-    A row is a band of ratings, all ratings from STRONG on, or all positions. Intervals treat games
-    as the sampling unit; they are None with too few games.
+    `table` has the columns of `measure_search`. There is a row for each band of ratings that
+    has positions, for all ratings from STRONG_RATING on, and for all positions.
     """
     elo = table["elo"].to_numpy()
-    band = assign_rating_bands(elo, EDGES)
-    groups = [(name, band == number) for number, name in enumerate(name_bands(EDGES))]
-    groups += [(f"{STRONG} and on", elo >= STRONG), ("all", np.ones(len(elo), dtype=np.bool_))]
+    band = assign_rating_bands(elo, COMPARED_RATING_EDGES)
+    names = enumerate(name_bands(COMPARED_RATING_EDGES))
+    groups = [(name, band == number) for number, name in names]
+    groups += [
+        (f"{STRONG_RATING} and on", elo >= STRONG_RATING),
+        ("all", np.ones(len(elo), dtype=np.bool_)),
+    ]
     return [_compare(name, table.filter(rows)) for name, rows in groups if rows.any()]
 
 
 def _compare(name: str, policy: "pl.DataFrame") -> dict[str, Any]:
-    """Return the comparison for one group of rows."""
+    """Return the comparison for one group of positions."""
     from pipeline.evaluation.figures import paired_difference
 
     searched = policy.with_columns(rank="searched_rank", nll="searched_nll")

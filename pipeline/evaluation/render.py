@@ -1,4 +1,4 @@
-"""Render a report as text and as one self-contained HTML page, and write its files.
+"""Write a report as text and as one self-contained HTML page.
 
 The page opens from disk and needs neither scripts nor a network connection. Its templates are in
 page/.
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
-from pipeline.evaluation.measure import COMPARED_SECTIONS, SECTIONS
+from pipeline.evaluation.figures import SEEN_IN_TRAINING
+from pipeline.evaluation.measure import BOARD_SECTIONS, COMPARISON_SECTIONS
 from pipeline.storage.job_folder import REPORT_KIND, JobFolder, publish_result
 from pipeline.storage.tables import format_markdown, plain_text, text_table
 
@@ -20,107 +21,100 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-SLICED = (
-    "band",
-    "positions",
-    "games",
-    "top1",
-    "top1_low",
-    "top1_high",
-    "cross_entropy",
-    "value_brier",
-    "hand_written_top1",
+SLICE_COLUMNS = (
+    *("band", "positions", "games", "top1", "top1_low", "top1_high"),
+    *("cross_entropy", "value_brier", "hand_written_top1"),
 )
-"""Columns of a slice in the text report."""
-UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
-"""Tags of a board if its game was not found."""
-
+"""Columns of the tables in the text report."""
+NO_TAGS = dict.fromkeys(("white", "black", "event", "date", "link"))
+"""Tags of a board whose game was not found."""
 MAX_FIRST_BOARDS = 3
-"""Maximum number of boards on the first screen of a page."""
-INPUTS = {"elo": "both players' ratings", "clock": "the clock", "base": "the time control"}
-"""Inputs of a network besides the board, by the column that it reads."""
-SEEN_SENTENCES = {
-    "yes": "It was trained on these games.",
-    "no": "It was not trained on these games.",
-    "unknown": "It may have been trained on some of these games.",
-    "no, another dump": "The games that it was trained on are from other dumps.",
-}
-"""Whether a network was trained on the measured games, by the report's `seen_in_training`."""
-TITLES = {
+"""Maximum number of boards on the first screen of the page."""
+INPUT_PHRASES = {"elo": "both players' ratings", "clock": "the clock", "base": "the time control"}
+"""Names of a network's inputs besides the board, by the column that it reads."""
+CHART_TITLES = {
     "ply": "By half-move of the game",
     "clock": "By time on the clock",
     "legal moves": "By number of legal moves",
     "in train": "Positions that do and do not occur in training",
 }
-"""Titles of charts, by slice; those of other slices are "By" and their name."""
+"""Titles of charts by slice; the others are "By" and the slice's name."""
 
 Row = Mapping[str, Any]
 
 
-def report_text(result: Row) -> str:
+def format_report(result: Row) -> str:
     """Return the result of `report` or `reports` as text.
 
-    One report has all its figures, followed by its slices as tables. Several have a table.
+    The text of one report has all figures, and a table for each slice. The text of several reports
+    is the headline and a table.
     """
     if "reports" in result:
-        return "\n".join((result["headline"], result["compared"], reports_text(result)))
-    elsewhere = ("details", "human_search", "slices")
-    figures = {name: value for name, value in result.items() if name not in elsewhere}
-    searched = [human_search_text(result["human_search"])] if "human_search" in result else []
+        return "\n".join((result["headline"], result["compared"], format_reports(result)))
+    left_out = ("details", "human_search", "slices")
+    figures = {name: value for name, value in result.items() if name not in left_out}
+    searched = [format_human_search(result["human_search"])] if "human_search" in result else []
     tables = [
-        f"\nby {title}\n{text_table([{name: row[name] for name in SLICED} for row in rows])}"
+        f"\nby {title}\n{text_table([{name: row[name] for name in SLICE_COLUMNS} for row in rows])}"
         for title, rows in result["slices"].items()
     ]
     return "\n".join([plain_text(figures), *searched, *tables])
 
 
-def human_search_text(found: dict[str, Any]) -> str:
-    """Return a table that compares the policy with and without search, by the mover's rating."""
+def format_human_search(found: dict[str, Any]) -> str:
+    """Return a table that compares the policy with and without search, by the player's rating."""
     rows = [
         {
-            "mover": row["band"],
+            "rating": row["band"],
             "positions": row["positions"],
             "top1": row["top1"],
             "with search": row["searched_top1"],
-            "points": format_points(row),
-            "nats": format_nats(row),
+            "points (95 % interval)": format_points(row),
+            "nats (95 % interval)": format_nats(row),
         }
         for row in found["rows"]
     ]
-    title = f"policy corrected by {found['simulations']} simulations, by the mover's rating"
+    title = f"policy corrected by {found['simulations']} simulations, by the player's rating"
     return f"{title}\n{text_table(rows)}"
 
 
 def format_points(row: Row) -> str:
-    """Format a paired difference in top-1 and its interval, in percentage points."""
+    """Format a paired difference in top-1 with its interval, in percentage points."""
     return f"{100 * row['top1_difference']:+.1f} ({_format_interval(row, '+.1f', scale=100)})"
 
 
 def format_nats(row: Row) -> str:
-    """Format a paired difference in cross-entropy and its interval, in nats."""
+    """Format a paired difference in cross-entropy with its interval, in nats."""
     interval = _format_interval(row, "+.3f", "cross_entropy")
     return f"{row['cross_entropy_difference']:+.3f} ({interval})"
 
 
 def write_report(result: Row, out: Path) -> None:
     """Publish the result of `report` or `reports` as JSON, text and HTML; raises ConfigError."""
-    JobFolder(out, REPORT_KIND, ConfigError).check()  # fail before drawing the page
-    files = {"report.txt": f"{report_text(result)}\n".encode(), "report.html": report_page(result)}
+    JobFolder(
+        out, REPORT_KIND, ConfigError
+    ).check()  # fail before the page is drawn, which takes seconds
+    text, page = f"{format_report(result)}\n".encode(), render_report(result)
+    files = {"report.txt": text, "report.html": page}
     publish_result(out, REPORT_KIND, "report.json", result, files)
 
 
-def reports_text(found: Row) -> str:
-    """Return a Markdown table with a row per report, with differences from the first."""
-    heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|difference of top-1 (95 %)"
+def format_reports(found: Row) -> str:
+    """Return a Markdown table with a row for each report, and the differences from the first.
+
+    Intervals of 95 % are in parentheses. Cross-entropy is in nats.
+    """
+    heads = "checkpoint|top-1, %|difference in points|top-3, %|top-5, %|cross-entropy|Brier score"
     rows, gains = [], [None, *found["differences"]]
     for name, report, gain in zip(found["names"], found["reports"], gains, strict=True):
-        figures = [report[figure] for figure in ("top3", "top5", "cross_entropy", "value_brier")]
-        cells = ["-" if figure is None else f"{figure:.4f}" for figure in figures]
-        top1 = f"{report['top1']:.4f} ({_format_interval(report, '.4f')})"
-        difference = ""
-        if gain is not None:
-            difference = f"{gain['top1_difference']:+.4f} ({_format_interval(gain, '+.4f')})"
-        rows.append((name, top1, *cells, difference))
+        top1, top3, top5 = (f"{100 * report[f'top{k}']:.1f}" for k in (1, 3, 5))
+        top1 += f" ({_format_interval(report, '.1f', scale=100)})"
+        points = "" if gain is None else format_points(gain)
+        nats, brier = (
+            "-" if report[figure] is None else f"{report[figure]:.3f}"
+            for figure in ("cross_entropy", "value_brier")
+        )
+        rows.append((name, top1, points, top3, top5, nats, brier))
     return format_markdown(heads, rows)
 
 
@@ -129,29 +123,34 @@ def _format_interval(row: Row, form: str, figure: str = "top1", scale: float = 1
     return "too few games" if low is None else f"{scale * low:{form}} to {scale * high:{form}}"
 
 
-def report_page(result: Row) -> bytes:
-    """Return the HTML page of the result of `report` or `reports`: the last network comes first."""
+def render_report(result: Row) -> bytes:
+    """Return the HTML page for the result of `report` or `reports`.
+
+    If there are several networks, the last one is the subject of the page and comes first.
+    """
     reports = [*result.get("reports", [result])]
     gains = [None, *result.get("differences", ())]
     subject, reference = reports[-1]["name"], reports[0]["name"]
-    networks: dict[str, Row] = {one["name"]: one for one in (reports[-1], *reports[:-1])}
+    in_order: list[Row] = [reports[-1], *reports[:-1]]
+    networks = {report["name"]: report for report in in_order}
     is_compared = len(reports) > 1
-    sections = COMPARED_SECTIONS if is_compared else SECTIONS
+    sections = COMPARISON_SECTIONS if is_compared else BOARD_SECTIONS
     boards = result["boards"] if is_compared else reports[0]["details"]["boards"]
-    words = {"name": subject, "reference": reference}
-    shown = [
-        [_board(row, section.title.format(**words), **words) for row in boards.get(name, ())]
+    names = {"name": subject, "reference": reference}
+    drawn = [
+        [_draw_board(row, section.title.format(**names), **names) for row in boards.get(name, ())]
         for name, section in sections.items()
     ]
-    in_turn = [board for column in zip_longest(*shown) for board in column if board is not None]
-    curves = {name: one["details"]["training"] for name, one in networks.items()}
-    curves = {name: entries for name, entries in curves.items() if entries}
+    # the first board of each section, then the second, and so on
+    in_turn = [board for column in zip_longest(*drawn) for board in column if board is not None]
+    logs = {name: report["details"]["training"] for name, report in networks.items()}
+    curves = {name: entries for name, entries in logs.items() if entries}
     slices = {
-        kind: {name: one["slices"][kind] for name, one in networks.items()}
+        kind: {name: report["slices"][kind] for name, report in networks.items()}
         for kind in reports[-1]["slices"]
     }
     by_rating = slices.pop("rating")
-    whole = None if is_compared else reports[0]["top1"]
+    average = None if is_compared else reports[0]["top1"]
     return render(
         "page.html",
         title=f"Report of {subject}",
@@ -159,68 +158,67 @@ def report_page(result: Row) -> bytes:
         is_compared=is_compared,
         subject=subject,
         reference=reference,
-        titles=TITLES,
+        titles=CHART_TITLES,
         side_by_side=[
-            {**one["details"]["baselines"][0], "name": one["name"], "gain": gain}
-            for one, gain in zip(reports, gains, strict=True)
+            {**report, "gain": gain} for report, gain in zip(reports, gains, strict=True)
         ],
-        accuracy=safe(charts.draw_bars(by_rating)),
+        accuracy=mark_safe(charts.draw_bars(by_rating)),
         first_boards=in_turn[:MAX_FIRST_BOARDS],
         boards=in_turn[MAX_FIRST_BOARDS:],
         by_rating=by_rating,
         charts=[
-            (kind, safe(charts.draw_bars(groups, whole)), groups)
+            (kind, mark_safe(charts.draw_bars(groups, average)), groups)
             for kind, groups in slices.items()
             if all(len(rows) > 1 for rows in groups.values())
         ],
-        training=safe(charts.draw_training(curves)) if curves else "",
-        pages=[_page(name, report) for name, report in networks.items()],
+        training=mark_safe(charts.draw_training(curves)) if curves else "",
+        pages=[_describe_network(report) for report in networks.values()],
     )
 
 
 def render(template: str, **values: Any) -> bytes:
-    """Render a template from the folder page/; text is escaped unless marked with `safe`."""
+    """Render a template of the folder page/; all text is escaped unless marked by `mark_safe`."""
     return _environment().get_template(template).render(**values).encode()
 
 
-def safe(svg: str) -> "Markup":
-    """Mark SVG as safe; the library that generated it has escaped all text."""
+def mark_safe(svg: str) -> "Markup":
+    """Mark SVG so that a template does not escape it; its text must be escaped already."""
     from markupsafe import Markup
 
     return Markup(svg)  # noqa: S704
 
 
-def _page(name: str, report: Row) -> dict[str, Any]:
-    """Return the template's values for the section of one network."""
-    more = report["details"]
+def _describe_network(report: Row) -> dict[str, Any]:
+    """Return the values of checkpoint.html, the section about one network."""
+    more, draw = report["details"], charts.draw_reliability
     before = more["value_reliability_before"]
-    policy, value = more["policy_reliability"], more["value_reliability"]
-    reads = [words for column, words in INPUTS.items() if column in report["reads"]]
+    policy = draw(more["policy_reliability"], "predicted probability", "share of moves played")
+    value = draw(more["value_reliability"], "predicted score", "actual score", before)
+    reads = [words for column, words in INPUT_PHRASES.items() if column in report["reads"]]
     return {
-        "name": name,
         "report": report,
         "reads": " and ".join(filter(None, (", ".join(reads[:-1]), *reads[-1:]))),
-        "seen": SEEN_SENTENCES[report["seen_in_training"]],
-        "policy": safe(
-            charts.draw_reliability(policy, "predicted probability", "share of moves played")
-        ),
-        "value": safe(charts.draw_reliability(value, "predicted score", "actual score", before)),
+        "seen": SEEN_IN_TRAINING[report["seen_in_training"]],
+        "policy": mark_safe(policy),
+        "value": mark_safe(value),
     }
 
 
-def _board(row: Row, title: str, **names: str) -> dict[str, Any]:
-    """Return the template's values for one board."""
-    drawing, text = safe(charts.board_svg(row)), charts.caption(row, **names)
-    return {"svg": drawing, "title": title, "caption": text, "row": {**UNKNOWN, **row}}
+def _draw_board(row: Row, title: str, **names: str) -> dict[str, Any]:
+    """Return the values of the macro `board`: drawing, title, caption and tags."""
+    drawing, text = mark_safe(charts.draw_position(row)), charts.make_caption(row, **names)
+    return {"svg": drawing, "title": title, "caption": text, "row": {**NO_TAGS, **row}}
 
 
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("page")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
+    environment.globals |= {"format_points": format_points, "format_nats": format_nats}
+    return environment

@@ -1,18 +1,22 @@
 """Train a network to play like one person, given the person's games, and write a report.
 
+The steps:
+
     games -> ingest (the person's moves only) -> join (hold out the newest games)
           -> train from a base checkpoint -> choose an interpolation share -> measure
           -> train on all games with the same settings -> report
+
+The files:
 
     OUT/                           the checkpoint, trained on all games, with an opening book
     OUT/imitation/positions        the person's moves; a tenth of the games is the validation split
     OUT/imitation/training_set     the same without the newest games
     OUT/imitation/held_out         the measured checkpoint, which has not seen the newest games
-    OUT/imitation/trained/N        the trained networks that it is interpolated from
-    OUT/imitation/trained-on-all/N the same for OUT
-    OUT/report                     the report, of OUT/imitation/held_out
+    OUT/imitation/trained/N        the trained networks that held_out is interpolated from
+    OUT/imitation/trained-on-all/N the trained networks that OUT is interpolated from
+    OUT/report                     the report about OUT/imitation/held_out
 
-Each step resumes or reuses the work of an earlier call, so a killed call can be repeated.
+Each step reuses the work of an earlier call, so a call that was killed can be repeated.
 """
 
 import logging
@@ -35,7 +39,7 @@ from pipeline.evaluation.game_texts import add_game_tags
 from pipeline.imitation import measure
 from pipeline.imitation.book import make_book, measure_book
 from pipeline.imitation.page import write_imitation
-from pipeline.imitation.tune import fit_all, tune
+from pipeline.imitation.tune import train_on_all, tune
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
@@ -43,9 +47,10 @@ from pipeline.storage.job_folder import CHECKPOINT_KIND, IMITATION_REPORT_KIND, 
 
 LOG = logging.getLogger(__name__)
 
-IMITATION = "imitation"
+WORK_FOLDER = "imitation"
 """Folder in the checkpoint that holds the games and the trained networks."""
 VALIDATION_SHARE = 0.1
+"""Share of the games in the validation split."""
 MIN_GAMES = 20
 """Minimum number of games to train on."""
 FEW_GAMES = 100
@@ -53,7 +58,7 @@ FEW_GAMES = 100
 
 
 class UnusableGamesError(DatasetError):
-    """There are too few games of the person, or none can be held out."""
+    """Raised if there are too few games of the person, or none can be held out."""
 
 
 def imitate(
@@ -69,18 +74,19 @@ def imitate(
 ) -> dict[str, Any]:
     """Train a network on one person's moves, save it in `out`, and return its report.
 
-    `players` are the person's names. `stranger` is an imitation of another person, to be measured
-    on the same games. The report is written to `report`, by default OUT/report. The card records
-    the names and the median rating.
+    `sources` are PGN files or addresses, and `players` the names of the person in them. Training
+    starts from `base`. `stranger` is an imitation of another person, to be measured on the same
+    games. The report is written to `report`, by default OUT/report. The network's card records the
+    names and the person's median rating.
 
     Raises DatasetError (no moves of the person, too few games, no dated games to hold out),
     ConfigError, Stopped, and the errors of `ingest`, `join` and `train_on`.
     """
     from model.checkpoint import CARD_FILE, read_card
 
-    report, work = report or out / "report", out / IMITATION
+    report, work = report or out / "report", out / WORK_FOLDER
     if not players:
-        raise ConfigError("name the player to imitate")
+        raise ConfigError("no player is given: name the player to imitate")
     networks = [network for network in (base, stranger) if network is not None]
     for network in networks:
         read_card(network)
@@ -94,12 +100,12 @@ def imitate(
         )
     JobFolder(report, IMITATION_REPORT_KIND, ConfigError).check()
 
-    def at(stage: str) -> Progress:
+    def name_stage(stage: str) -> Progress:
         return lambda tick: progress(replace(tick, stage=stage))
 
     with folder.lock():
         folder.claim({"player": list(players)}, has_results=work.exists())
-        held_out = _hold_out(sources, players, work, at("games"), stop)
+        held_out = _prepare_games(sources, players, work, name_stage("games"), stop)
         training_set = Dataset.open(work / "training_set")
         player = _describe_player(players, training_set)
         if player["games"] < FEW_GAMES:
@@ -108,11 +114,11 @@ def imitate(
                 "else (docs/guides/imitate.md)",
                 player["games"],
             )
-        chosen = tune(training_set, base, work / "held_out", player, at("training"), stop)
+        chosen = tune(training_set, base, work / "held_out", player, name_stage("training"), stop)
         measured = {"base": base, "imitation": work / "held_out"}
         if stranger is not None:
             measured["stranger"] = stranger
-        result = _measure_networks(measured, training_set, sources, at("report"), stop)
+        result = _measure_networks(measured, training_set, sources, name_stage("report"), stop)
         result |= {"player": player, "held_out": held_out, "seconds": chosen.pop("seconds")}
         imitation = next(row for row in result["networks"] if row["name"] == "imitation")
         # keep the base network if the newest games show no gain
@@ -121,7 +127,8 @@ def imitate(
         games = read_manifest(work / "positions")["games"]["used"]
         book = make_book(positions, ("train", "val")).positions if result["book"]["used"] else {}
         saved = player | {"games": games, "share": share}
-        fit_all(positions, training_set, base, out, saved, book, at("training on all games"), stop)
+        last = name_stage("training on all games")
+        train_on_all(positions, training_set, base, out, saved, book, last, stop)
         result["chosen"], result["saved"] = chosen, {"share": share, "games": games}
         result["book"]["saved"] = len(book)
         folder.finish()
@@ -129,13 +136,13 @@ def imitate(
     return result
 
 
-def _hold_out(
+def _prepare_games(
     sources: Sequence[str], players: Sequence[str], work: Path, progress: Progress, stop: Stop
 ) -> str:
-    """Ingest the games and hold out the newest; return the first held-out date.
+    """Ingest the person's games and hold out the newest; return the date of the first of these.
 
     Of a damaged archive, the games before the damage are used. If the games are unusable, the
-    folder is removed, so that other games can be ingested there.
+    folder `work` is removed, so that the next call can ingest other games there.
     """
     is_new, positions = not work.exists(), work / "positions"
     config = IngestConfig(
@@ -160,16 +167,16 @@ def _hold_out(
             shutil.rmtree(work)
         raise
     except (OSError, UserError):
-        with suppress(OSError):  # only removes an empty folder, since others can be resumed
+        with suppress(OSError):  # keep a folder with files, which the next call resumes
             work.rmdir()
         raise
     return str(entry["held_out"])
 
 
 def _describe_player(players: Sequence[str], training_set: Dataset) -> dict[str, Any]:
-    """Return the card's player entry: names, median rating in the newest games, number of games.
+    """Return the card's entry `player`: names, rating, and number of games trained on.
 
-    The rating is 0 if it is unknown.
+    The rating is the median in the newest games, or 0 if they have no ratings.
     """
     ratings = np.concatenate([rows["elo"] for rows in training_set.read_rows(LATEST, ("elo",))])
     known = ratings[ratings > 0]
@@ -189,10 +196,10 @@ def _measure_networks(
     progress: Progress,
     stop: Stop,
 ) -> dict[str, Any]:
-    """Measure `networks`, including `base` and `imitation`, on the person's newest games.
+    """Measure networks by name on the person's newest games; `base` and `imitation` are required.
 
-    Returns `networks` (a result of `measure.compare` for each), `openings`, `boards`, and `book`:
-    what a book made from the earlier games would add to the imitation's first choices.
+    Returns `networks` (the comparison of each with the base), `openings`, `boards`, and `book`: how
+    an opening book of the earlier games changes the accuracy of the imitation.
     """
     from model.inference.evaluator import evaluator
 
@@ -203,7 +210,7 @@ def _measure_networks(
     for name, network in opened.items():
         if stop():
             raise Stopped("stopped before the report; run the same command to write it")
-        tables[name] = measure.measure(network, rows, progress)
+        tables[name] = measure.measure_policy(network, rows, progress)
     base, imitation = tables["base"], tables["imitation"]
     boards = {"found": measure.find_boards(rows, base, imitation)}
     return {

@@ -1,11 +1,12 @@
 """Train on a person's moves, and interpolate between the base and the trained weights.
 
-The result's weights are base + share * (trained - base) (WiSE-FT, arXiv:2109.01903), with the share
-that is best on held-out games. It is a single network, so it costs no more to play.
+The weights of the result are base + share * (trained - base) (WiSE-FT, arXiv:2109.01903), with the
+share that is best on games held out of training. The result is a single network, so it takes no
+longer to play.
 
-With few games, cross-validation provides the held-out games: FOLDS networks are each trained on all
-but one part of the games, and their weights are averaged. With many games, one network is trained,
-and the validation split is held out.
+With few games, cross-validation provides the held-out games: each of FOLDS networks is trained on
+all but one part of the games, and their weights are averaged. With many games, one network is
+trained, and the validation split is held out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from model.training.config import TrainConfig
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""Interpolation shares to try; 0 is the base, 1 the trained network."""
+"""Interpolation shares to try, besides 0, which is the base; 1 is the trained network."""
 FOLDS = 4
+"""Number of networks that are trained if there are few games."""
 MAX_FOLDED_ROWS = 20_000
 """Number of moves below which networks are trained in folds, because the validation split alone is
 too small to show a difference."""
@@ -48,10 +50,10 @@ enough."""
 
 
 class TrainedWeights(NamedTuple):
-    """Trained weights, and rows of games held out of their training."""
+    """Trained weights, and rows of games that were held out of this training."""
 
     weights: "dict[str, Tensor]"
-    unseen: Batch
+    held_out: Batch
 
 
 def tune(
@@ -64,41 +66,36 @@ def tune(
 ) -> dict[str, Any]:
     """Train networks, choose the interpolation share, and save the result in `out`.
 
-    The trained networks are kept next to the training set. Returns `share`, `seconds`, `games` (the
-    number of held-out games) and `tried`, the result of `measure.compare` on these games for each
-    share. Raises Stopped, and the errors of `model.training.loop.train`.
+    `player` is the card's entry about the person. The trained networks are kept next to the
+    training set. Returns `share`, `seconds` of training, `games` (the number of held-out games that
+    the choice is based on) and `tried` (the result of `measure.compare` on them, for each share).
+
+    Raises Stopped, and the errors of `model.training.loop.train`.
     """
-    fit = _train(
-        dataset,
-        base,
-        dataset.path.parent / "trained",
-        player,
-        progress,
-        stop,
-        _count_folds(dataset),
-    )
+    folder, folds = dataset.path.parent / "trained", _count_folds(dataset)
+    runs = _train(dataset, base, folder, player, progress, stop, folds)
     trained = [
-        TrainedWeights(weights, unseen)
-        for weights, unseen in zip(fit.networks, fit.unseen, strict=False)
+        TrainedWeights(weights, held_out)
+        for weights, held_out in zip(runs.networks, runs.held_out, strict=False)
     ]
+    mean = average(runs.networks)
     if dataset.has_rows("val"):
-        val = measure.read_rows(dataset, "val", fit.columns)
-        trained.append(TrainedWeights(average(fit.networks), val))
+        trained.append(TrainedWeights(mean, measure.read_rows(dataset, "val", runs.columns)))
     tables = _measure_shares(base, trained, progress, stop)
     tried = [
         {"share": share, **measure.compare("imitation", tables[0.0], tables[share])}
         for share in SHARES
     ]
     share = choose_share(tried)
-    _save_mixture(out, base, fit.cards, average(fit.networks), {**player, "share": share})
-    games = len(np.unique(np.concatenate([one.unseen["game"] for one in trained])))
-    seconds = sum(card["seconds"] for card in fit.cards)
+    _save_interpolated(out, base, runs.cards, mean, {**player, "share": share})
+    games = len(np.unique(np.concatenate([part.held_out["game"] for part in trained])))
+    seconds = sum(card["seconds"] for card in runs.cards)
     return {"share": share, "games": games, "tried": tried, "seconds": seconds}
 
 
-def fit_all(
+def train_on_all(
     positions: Dataset,
-    held_out: Dataset,
+    training_set: Dataset,
     base: Path,
     out: Path,
     player: Mapping[str, Any],
@@ -106,25 +103,26 @@ def fit_all(
     progress: Progress,
     stop: Stop,
 ) -> None:
-    """Train on all rows as `tune` did without the held-out games, and save the result in `out`.
+    """Train on all games with the settings that `tune` used, and save the result in `out`.
 
-    `positions` are all games, `held_out` is the dataset that `tune` read. The player's `share` is
-    the interpolation share; 0 saves the weights of the base. The opening book goes into the card.
+    `positions` has all games, and `training_set` is the dataset that `tune` read. The player's
+    `share` is the interpolation share; if it is 0, the weights of the base are saved. The opening
+    book is stored in the card.
     """
     from model.checkpoint import load, read_card
 
-    work = held_out.path.parent
+    work = training_set.path.parent
     if player["share"]:
-        whole, folds = merge_splits(positions), _count_folds(held_out)
-        fit = _train(whole, base, work / "trained-on-all", player, progress, stop, folds)
-        cards, mean = fit.cards, average(fit.networks)
+        merged, folds = merge_splits(positions), _count_folds(training_set)
+        runs = _train(merged, base, work / "trained-on-all", player, progress, stop, folds)
+        cards, mean = runs.cards, average(runs.networks)
     else:
         cards, mean = [read_card(work / "held_out")], load(base)[0].state_dict()
-    _save_mixture(out, base, cards, mean, player, {"book": book} if book else {})
+    _save_interpolated(out, base, cards, mean, player, {"book": book} if book else {})
 
 
 def merge_splits(dataset: Dataset) -> Dataset:
-    """Return the dataset with the rows of all splits in its train split."""
+    """Return a dataset whose train split has the rows of all splits."""
     files = [entry | {"split": entry["split"] and "train"} for entry in dataset.manifest["files"]]
     count = dataset.manifest["positions"]["total"]
     positions = {"total": count, "train": count, "val": 0, "test": 0}
@@ -132,17 +130,20 @@ def merge_splits(dataset: Dataset) -> Dataset:
 
 
 def _count_folds(dataset: Dataset) -> int:
-    """Return the number of networks to train: several with few moves."""
+    """Return the number of networks to train: several if there are few moves."""
     return FOLDS if dataset.count_rows("train") < MAX_FOLDED_ROWS else 1
 
 
-class _Fit(NamedTuple):
-    """Trained networks, their cards, and for networks in folds the rows that each did not see."""
+class _TrainingRuns(NamedTuple):
+    """The finished training runs of one person's imitation."""
 
     cards: list[dict[str, Any]]
     networks: "list[dict[str, Tensor]]"
-    unseen: list[Batch]
+    """Trained weights of each run."""
+    held_out: list[Batch]
+    """Rows that each run of several did not train on; empty if there is one run."""
     columns: tuple[str, ...]
+    """Columns that the preset is trained on."""
 
 
 def _train(
@@ -153,14 +154,14 @@ def _train(
     progress: Progress,
     stop: Stop,
     folds: int,
-) -> _Fit:
-    """Train one network per fold, or one on all rows of the train split."""
+) -> _TrainingRuns:
+    """Train one network for each fold, or a single one on all rows of the train split."""
     from model.checkpoint import load
 
-    start, started = load(base)
+    start, start_card = load(base)
     columns = select_columns(training_config(1), start.preset)
     folders = [out / str(fold) for fold in range(folds)]
-    preset, unseen = started["preset"]["name"], list[Batch]()
+    preset, held_out = start_card["preset"]["name"], list[Batch]()
     if folds == 1:
         config = training_config(dataset.count_rows("train"))
         card = train_on([dataset], preset, config, folders[0], progress, stop, base, dict(player))
@@ -168,11 +169,12 @@ def _train(
     else:
         rows = measure.read_rows(dataset, "train", columns)
         data = describe_data([dataset]) | {"start": describe_start(base), "player": dict(player)}
-        cards, unseen = _train_folds(rows, preset, base, folders, data, progress, stop)
-    return _Fit(cards, [load(folder)[0].state_dict() for folder in folders], unseen, columns)
+        cards, held_out = _train_folds(rows, preset, base, folders, data, progress, stop)
+    networks = [load(folder)[0].state_dict() for folder in folders]
+    return _TrainingRuns(cards, networks, held_out, columns)
 
 
-def _save_mixture(
+def _save_interpolated(
     out: Path,
     base: Path,
     cards: Sequence[Mapping[str, Any]],
@@ -180,16 +182,18 @@ def _save_mixture(
     player: Mapping[str, Any],
     entries: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save the weights between the base and the trained mean, unless `out` has them already."""
+    """Save the weights between the base and the trained mean, unless `out` has them already.
+
+    `cards` describe the training runs, and `entries` are added to the card.
+    """
     from model.checkpoint import CARD_FILE, load, read_card, save
 
     data = {**cards[0]["data"], "player": dict(player)}
     data.pop("fold", None)
     if (out / CARD_FILE).exists() and read_card(out)["data"] == data:
         return
-    summed = ("step", "positions", "seconds")
-    totals = {name: sum(card[name] for card in cards) for name in summed}
-    # these entries describe the trained network, not the interpolated one
+    totals = {name: sum(card[name] for card in cards) for name in ("step", "positions", "seconds")}
+    # these entries describe a trained network, not the interpolated one
     dropped = ("files", "superseded", "monitor", "calibration", "message")
     kept = {name: value for name, value in cards[0].items() if name not in dropped}
     network, _ = load(base)
@@ -208,18 +212,21 @@ def _train_folds(
     progress: Progress,
     stop: Stop,
 ) -> tuple[list[dict[str, Any]], list[Batch]]:
-    """Train one network per fold on the other folds' games; return cards and held-out rows."""
+    """Train a network for each fold on the games of the other folds.
+
+    Returns their cards, and the rows that each was not trained on.
+    """
     from model.training.loop import train
 
-    part_R = np.unique(rows["game"], return_inverse=True)[1] % len(folders)
-    cards, unseen = [], []
+    fold_R = np.unique(rows["game"], return_inverse=True)[1] % len(folders)
+    cards, held_out = [], []
     for fold, folder in enumerate(folders):
-        seen = {name: values[part_R != fold] for name, values in rows.items()}
-        config = training_config(len(seen["ply"]))
+        others = {name: values[fold_R != fold] for name, values in rows.items()}
+        config = training_config(len(others["ply"]))
         card = train(
             config,
             find_preset(preset_name, folder, base),
-            partial(open_batches, seen, config.batch_size, fold),
+            partial(open_batches, others, config.batch_size, fold),
             folder,
             validation=None,
             data={**data, "fold": fold},
@@ -228,27 +235,30 @@ def _train_folds(
             start=base,
         )
         cards.append(_require_finished(card))
-        unseen.append({name: values[part_R == fold] for name, values in rows.items()})
-    return cards, unseen
+        held_out.append({name: values[fold_R == fold] for name, values in rows.items()})
+    return cards, held_out
 
 
 def _require_finished(card: dict[str, Any]) -> dict[str, Any]:
-    """Return the card of a training run; raise Stopped if the run is not finished."""
+    """Return a training run's card, or raise Stopped if the run is not finished."""
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
     return card
 
 
 def open_batches(rows: Batch, size: int, seed: int, step: int) -> Iterator[Batch]:
-    """Yield an endless stream of random batches from a step on; each row occurs once per epoch."""
+    """Yield random batches of `size` rows without end, from a step on.
+
+    Each row occurs once per epoch, and `seed` determines the order.
+    """
     count = len(rows["ply"])
-    epoch, left = divmod(step * size, count)
+    epoch, skipped = divmod(step * size, count)
     order = np.empty(0, dtype=np.int64)
     while True:
-        while len(order) < left + size:
+        while len(order) < skipped + size:
             order = np.concatenate([order, np.random.default_rng((seed, epoch)).permutation(count)])
             epoch += 1
-        at, order, left = order[left : left + size], order[left + size :], 0
+        at, order, skipped = order[skipped : skipped + size], order[skipped + size :], 0
         yield {name: values[at] for name, values in rows.items()}
 
 
@@ -258,7 +268,7 @@ def average(networks: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
 
     first = networks[0]
     return {
-        name: torch.stack([one[name] for one in networks]).mean(0)
+        name: torch.stack([weights[name] for weights in networks]).mean(0)
         if tensor.is_floating_point()
         else tensor
         for name, tensor in first.items()
@@ -268,7 +278,7 @@ def average(networks: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
 def interpolate(
     base: "Mapping[str, Tensor]", trained: "Mapping[str, Tensor]", share: float
 ) -> "dict[str, Tensor]":
-    """Return base + share * (trained - base) for each weight."""
+    """Return base + share * (trained - base) for each weight; integers are those of the base."""
     return {
         name: tensor + share * (trained[name] - tensor) if tensor.is_floating_point() else tensor
         for name, tensor in base.items()
@@ -278,7 +288,7 @@ def interpolate(
 def _measure_shares(
     base: Path, trained: Sequence[TrainedWeights], progress: Progress, stop: Stop
 ) -> "dict[float, pl.DataFrame]":
-    """Measure the base (share 0) and each share on the held-out rows of each training."""
+    """Measure the base (share 0) and each of SHARES on the rows held out of each training."""
     import polars as pl
 
     from model.checkpoint import load
@@ -289,24 +299,25 @@ def _measure_shares(
 
     def measure_share(share: float) -> pl.DataFrame:
         tables = []
-        for one in trained:
+        for part in trained:
             if stop():
                 raise Stopped(
                     "stopped before the interpolation share was chosen; run the same command to "
                     "continue"
                 )
-            network.load_state_dict(interpolate(start, one.weights, share))
-            tables.append(measure.measure(NetworkEvaluator(network), one.unseen, progress))
+            network.load_state_dict(interpolate(start, part.weights, share))
+            evaluator = NetworkEvaluator(network)
+            tables.append(measure.measure_policy(evaluator, part.held_out, progress))
         return pl.concat(tables)
 
     return {share: measure_share(share) for share in (0.0, *SHARES)}
 
 
 def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share with the largest gain on late moves that also gains on all moves, else 0.
+    """Return the share with the largest gain on late moves, of those that gain on all moves, or 0.
 
-    A gain is the reduction in cross-entropy less one standard error, so few games lead to a small
-    share. Cross-entropy shows a gain with far fewer games than top-1.
+    A gain is the reduction of cross-entropy less one standard error, so few games lead to a small
+    share. Cross-entropy shows a gain with far fewer games than top-1 does.
     """
     best, chosen = 0.0, 0.0
     for row in tried:
@@ -320,12 +331,12 @@ def _cautious_gain(figures: Mapping[str, Any] | None) -> float:
     """Return the gain in nats less its standard error, or 0 with too few games."""
     if figures is None or figures["cross_entropy_high"] is None:
         return 0.0
-    loss, high = figures["cross_entropy_difference"], figures["cross_entropy_high"]
-    return float(-loss - (high - loss) / NORMAL_95)
+    change, high = figures["cross_entropy_difference"], figures["cross_entropy_high"]
+    return float(-change - (high - change) / NORMAL_95)
 
 
 def training_config(rows: int) -> "TrainConfig":
-    """Return the training settings for `rows` moves of a person; few moves use small batches.
+    """Return the training settings for `rows` moves of a person.
 
     docs/log/2026-11-24.md lists the settings that were compared.
     """

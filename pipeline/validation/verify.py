@@ -35,7 +35,7 @@ from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dumps.formats.evaluations import Sample
 from pipeline.dumps.source import is_same_file
 from pipeline.errors import DatasetError
-from pipeline.evaluation.game_texts import read_dump, read_texts
+from pipeline.evaluation.game_texts import read_dump, read_game_texts
 from pipeline.ingest.games import decode_span, parse_result
 from pipeline.pgn import tags
 from pipeline.pgn.text import MATE, translate_movetext
@@ -190,7 +190,7 @@ def compare_rows(
     manifest = dataset.manifest
     chunks = None if "selfplay" in manifest else max(1, limit // _read_chunk_bytes(manifest))
     rows = sample_rows(dataset, count, chunks=chunks)
-    offsets, texts = read_texts(dataset, dumps, {row["game"] for row in rows}, limit)
+    offsets, texts = read_game_texts(dataset, dumps, {row["game"] for row in rows}, limit)
     compared, problems = 0, []
     for row in rows:
         game = row["game"]

@@ -167,13 +167,13 @@ class Imitate(BaseCommand):
     def run(self) -> dict[str, Any]:
         """Train, and return the report without its boards."""
         from pipeline.imitation.imitate import imitate
-        from pipeline.imitation.page import imitation_text
+        from pipeline.imitation.page import format_imitation
 
         work = partial(imitate, self.sources, self.player, self.out, base=self.base or EMBEDDED)
         result = self.call_with_progress(partial(work, stranger=self.stranger))
         page = f"report: {self.out}/report/report.html (also as text and JSON)"
         suggestion = suggest_command("play", "--checkpoint", self.out)
-        text = "\n".join([imitation_text(result), page, suggestion])
+        text = "\n".join([format_imitation(result), page, suggestion])
         boards = ("openings", "boards")
         shown = {name: value for name, value in result.items() if name not in boards}
         return {"out": str(self.out), **shown, "text": text}

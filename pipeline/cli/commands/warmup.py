@@ -93,11 +93,11 @@ def _evaluate() -> None:
     from engine.encoding.planes import planes_of
     from engine.evaluation.handwritten import evaluate
     from engine.evaluation.move_features import legal_move_features
-    from pipeline.evaluation.charts import board_of
+    from pipeline.evaluation.charts import decode_board
 
     planes = planes_of([chess.Board()])
     evaluate(planes), legal_move_features(planes), attack_planes(planes)
-    board_of(planes[0], castling=0, ep_file=255, ply=0)
+    decode_board(planes[0], castling=0, ep_file=255, ply=0)
 
 
 def _evaluate_and_play() -> None:

@@ -152,7 +152,10 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
     by_rating = {report["name"]: report["slices"]["rating"]}
     chart = charts.draw_bars(by_rating, on_page=False).encode()
     shown = [rows[0] for rows in report["details"]["boards"].values() if rows]
-    boards = [(charts.board_svg(row, pictures.BOARD_PIXELS), charts.caption(row)) for row in shown]
+    boards = [
+        (charts.draw_position(row, pictures.BOARD_PIXELS), charts.make_caption(row))
+        for row in shown
+    ]
     return {
         **describe_accuracy(report),  # first, because a run's page truncates long lists
         "headline": report["headline"],

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.defs.resources import DataFolder
-from pipeline.evaluation.charts import board_of, board_svg, move_from_label, san
+from pipeline.evaluation.charts import decode_board, draw_position, format_san, move_from_label
 from pipeline.storage.stores import publish_bytes
 
 Row = Mapping[str, Any]
@@ -63,7 +63,7 @@ def make_table(cells: Sequence[tuple[str, str]]) -> str:
 
 def draw_board(row: Row) -> tuple[str, str]:
     """Draw the position of a shard's row with the move played; return the SVG and its caption."""
-    board = board_of(
+    board = decode_board(
         np.frombuffer(row["planes"], "<u8"),
         row["castling"],
         row["ep_file"],
@@ -71,7 +71,7 @@ def draw_board(row: Row) -> tuple[str, str]:
         row["halfmove"],
     )
     move = move_from_label(board, row["label"], row["promotion"])
-    drawing = board_svg({"fen": board.fen(), "played": move.uci(), "rank": 1}, BOARD_PIXELS)
+    drawing = draw_position({"fen": board.fen(), "played": move.uci(), "rank": 1}, BOARD_PIXELS)
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color
-    return drawing, f"move {row['ply'] // 2 + 1}: {mover} played {san(board, move)}"
+    return drawing, f"move {row['ply'] // 2 + 1}: {mover} played {format_san(board, move)}"

@@ -34,7 +34,7 @@ from pipeline.dataset.dataset import open_manifest
 from pipeline.dataset.files.games import read_games
 from pipeline.dataset.strata import RATING_EDGES, assign_rating_bands, name_bands
 from pipeline.evaluation.figures import clustered_mean
-from pipeline.evaluation.game_texts import read_texts
+from pipeline.evaluation.game_texts import read_game_texts
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.tables import text_table
 
@@ -69,7 +69,7 @@ def measure_games(
     splits = read_games(positions, dataset.manifest, ["split"])["split"].to_pylist()
     numbers = [number for number, name in enumerate(splits) if name == split]
     numbers = rng.permutation(numbers)[: 2 * count].tolist()
-    _, texts = read_texts(dataset, [dump], numbers, None)
+    _, texts = read_game_texts(dataset, [dump], numbers, None)
     player, rows, used = model.load(EMBEDDED, device="cpu"), [], 0
     for number in numbers:
         game = chess.pgn.read_game(io.StringIO(texts[number].decode()))

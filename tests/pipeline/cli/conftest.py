@@ -87,7 +87,7 @@ def journey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     results: dict[str, Any] = {"folder": folder}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("model.training.loop.VALIDATION_POSITIONS", 512)
-        patch.setattr("pipeline.evaluation.render.report_page", lambda *_: b"<!doctype html>")
+        patch.setattr("pipeline.evaluation.render.render_report", lambda *_: b"<!doctype html>")
         for words in commands:
             code, out, error = invoke(*words, "--json")
             assert code == 0, error

@@ -57,7 +57,7 @@ def test_a_finished_training_is_not_changed(run: CommandRunner) -> None:
 def test_commands_print_five_lines_and_suggest_the_next_command(
     run: CommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.evaluation.render.report_page", lambda *_: b"")
+    monkeypatch.setattr("pipeline.evaluation.render.render_report", lambda *_: b"")
     random_dump(tmp_path / "dump.pgn", 40)
     report = ["--checkpoint", "{net}", "--positions", "{positions}", "--limit", "50"]
     ingest = ["ingest", str(tmp_path / "dump.pgn"), "--out", str(tmp_path / "first")]

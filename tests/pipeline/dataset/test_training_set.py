@@ -17,7 +17,7 @@ from pipeline.dataset.fen_rows import fen_rows
 from pipeline.dataset.files.columns import SPLITS
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.evaluation.report import _seen_in_training
+from pipeline.evaluation.report import find_overlap
 from pipeline.storage.stores import file_hash
 from pipeline.training import train as training
 from tests.pipeline import datasets
@@ -216,10 +216,11 @@ def test_checkpoints_record_their_datasets_and_held_out_games(
     held_out = [dataset["held_out"] for dataset in on_set["data"]["datasets"]]
     assert held_out == [f"{name}.12" for name in months]
     opened = Dataset.open(tmp_path / "set")
-    seen = [_seen_in_training(on_set, opened, split) for split in ("train", "test", "latest")]
+    seen = [find_overlap(on_set, opened, split) for split in ("train", "test", "latest")]
     assert seen == ["yes", "no", "no"]
     tuned = on_set | {"data": on_set["data"] | {"start": on_all}}
-    assert [_seen_in_training(card, opened, "latest") for card in (on_all, tuned)] == ["yes", "yes"]
+    latest = [find_overlap(card, opened, "latest") for card in (on_all, tuned)]
+    assert latest == ["yes", "yes"]
 
 
 def test_datasets_with_different_plane_formats_are_joined(

@@ -126,7 +126,7 @@ def test_a_player_is_imitated_from_the_dumps(
     assert event.asset_materialization is not None
     metadata = {name: value.value for name, value in event.asset_materialization.metadata.items()}
     folder = DataFolder().imitation_folder("Carlsen, M")
-    assert str(metadata["headline"]).startswith(("Against the network", "The games of"))
+    assert str(metadata["headline"]).startswith(("The imitation of", "The games of"))
     assert metadata["page"] == f"/reports/{folder.name}/report.html"
     assert (data_folder / "reports" / folder.name / "report.html").exists()
     assert metadata["path"] == str(folder)

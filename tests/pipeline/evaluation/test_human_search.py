@@ -1,4 +1,4 @@
-"""Calibration of human search, and its table in a report, against the player's own policy."""
+"""The correction of a policy by a search: its fit, and its table in a report."""
 
 import json
 import shutil
@@ -18,14 +18,14 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation import charts
 from pipeline.evaluation.calibrate import (
+    CURVE_RATINGS,
     PADDING_LOG_PROBABILITY,
-    RATINGS,
-    Fit,
+    PlayedMoves,
     calibrate,
     cross_entropy,
     fit_correction,
 )
-from pipeline.evaluation.render import report_page, report_text
+from pipeline.evaluation.render import format_report, render_report
 from pipeline.evaluation.report import PositionFilter, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -37,7 +37,7 @@ GAMES = 40
 
 @pytest.fixture(scope="module")
 def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ingest games with en-passant captures, lost castling rights, and both colors to move."""
+    """Ingest random games of both colors, with en-passant captures and lost castling rights."""
     folder = tmp_path_factory.mktemp("human")
     pgn = folder / "games.pgn"
     pgn.write_text("\n".join(random_game(seed, 20) for seed in range(GAMES)))
@@ -55,33 +55,32 @@ def network(tmp_path: Path) -> Path:
     return tmp_path / "network"
 
 
-def test_a_correction_is_the_one_that_the_moves_were_drawn_by() -> None:
-    """Moves are drawn from policies corrected by known weights and powers, which the fit finds."""
+def test_the_fit_finds_the_weights_and_powers_that_moves_were_drawn_with() -> None:
     random = np.random.default_rng(1)
     count, moves, true = 40_000, 12, np.array([0.0, 0.0, 3.0, 6.0, 9.0])
     ratings = random.integers(800, 2800, count)
     logits, values = random.normal(size=(count, moves)), random.uniform(-1, 1, (count, moves))
     logits[:, 9:], values[:, 9:] = PADDING_LOG_PROBABILITY, 0.0
     policies = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    weight = np.interp(ratings, RATINGS, true)[:, None]
+    weight = np.interp(ratings, CURVE_RATINGS, true)[:, None]
     powers = [1.0, 1.1, 0.9, 0.8, 1.2]
-    power = np.interp(ratings, RATINGS, powers)[:, None]
+    power = np.interp(ratings, CURVE_RATINGS, powers)[:, None]
     drawn = (power * policies + weight * values + random.gumbel(size=logits.shape)).argmax(axis=1)
-    fit = Fit(ratings, policies, values, drawn)
+    fit = PlayedMoves(ratings, policies, values, drawn)
     found, sharpness = fit_correction(fit)
     assert found == pytest.approx(true.tolist(), abs=0.35)
     assert sharpness == pytest.approx(powers, abs=0.08)
     best, bare = cross_entropy(fit, true.tolist(), powers), cross_entropy(fit, [0.0] * 5, [1.0] * 5)
     assert cross_entropy(fit, found, sharpness) <= best < bare - 0.1
     some = np.flatnonzero((ratings > 1150) & (ratings < 1790))[:4000]
-    middle = fit_correction(Fit(*(column[some] for column in fit)))
-    assert middle[0][3:] == [middle[0][2]] * 2, "no position is near 2200 and 2600"
-    assert middle[1][3:] == [middle[1][2]] * 2
-    against = Fit(*(column[:4000] for column in fit._replace(values=-values)))
-    assert fit_correction(against)[0] == pytest.approx([0.0] * 5, abs=1e-3), "none is negative"
+    middle = fit_correction(PlayedMoves(*(column[some] for column in fit)))
+    for curve in middle:
+        assert curve[3:] == [curve[2]] * 2, "no position is near the ratings 2200 and 2600"
+    opposite = PlayedMoves(*(column[:4000] for column in fit._replace(values=-values)))
+    assert fit_correction(opposite)[0] == pytest.approx([0.0] * 5, abs=1e-3), "a negative weight"
 
 
-def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
+def test_a_report_measures_the_correction_that_calibrate_stored(
     network: Path, positions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="run `fianchetto calibrate` first"):
@@ -92,7 +91,7 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     assert read_card(network)["human_search"] == {
         name: found[name] for name in ("simulations", "likelihood", "strength")
     }
-    # random movers of random games: any weight will do
+    # store a large weight, since the fit to random games is close to 0
     strong = {"ratings": [400], "weights": [3.0], "sharpness": [1.0]}
     entry = {"simulations": 8, "likelihood": strong, "strength": strong}
     save_human_search(network, read_card(network)["files"]["weights"]["sha256"], entry)
@@ -107,18 +106,18 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     )
     bands = [row["positions"] for row in rows if row["band"] not in ("all", "1800 and on")]
     assert sum(bands) == total["positions"]
-    lost = nll_by_player(network, positions)
-    assert total["searched_cross_entropy"] == pytest.approx(lost, abs=2e-3)
-    monkeypatch.setattr(charts, "draw_bars", lambda *_, **__: "")  # they are drawn in test_page.py
-    page = report_page(measured).decode()
+    expected = player_cross_entropy(network, positions)
+    assert total["searched_cross_entropy"] == pytest.approx(expected, abs=2e-3)
+    monkeypatch.setattr(charts, "draw_bars", lambda *_, **__: "")  # to save time
+    page = render_report(measured).decode()
     assert "correction by a search of 8 simulations" in page
     assert f"{100 * total['top1_difference']:+.1f}" in page
-    assert "policy corrected by 8 simulations" in report_text(measured)
+    assert "policy corrected by 8 simulations" in format_report(measured)
 
 
-def nll_by_player(network: Path, positions: Path) -> float:
-    """Return the cross-entropy of the test split's moves by the player, one board at a time."""
-    player, lost = load(network, amp="off"), list[float]()
+def player_cross_entropy(network: Path, positions: Path) -> float:
+    """Return the cross-entropy of the test split under the player's policy, board by board."""
+    player, losses = load(network, amp="off"), list[float]()
     for batch in Batches([positions], "test", columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)).read_rows():
         for row, position in enumerate(row_positions(batch)):
             board = to_board(position)
@@ -128,8 +127,8 @@ def nll_by_player(network: Path, positions: Path) -> float:
                 shares = player.choose(board, simulations=8).probabilities
             label = int(batch["label"][row])
             (played,) = (move for move in shares if label_of(move, board.turn) == label)
-            lost.append(-np.log(shares[played]))
-    return float(np.mean(lost))
+            losses.append(-np.log(shares[played]))
+    return float(np.mean(losses))
 
 
 def test_a_stopped_calibration_stores_nothing(network: Path, positions: Path) -> None:
@@ -162,7 +161,3 @@ def test_a_correction_of_other_weights_is_not_stored(network: Path) -> None:
     entry = {"simulations": 64, "likelihood": CURVE, "strength": CURVE}
     with pytest.raises(CheckpointError, match="calibrate it again"):
         save_human_search(network, "0" * 64, entry)
-    with pytest.raises(CardError, match="simulations"):
-        save_human_search(
-            network, read_card(network)["files"]["weights"]["sha256"], entry | {"simulations": 0}
-        )

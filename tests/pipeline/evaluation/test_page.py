@@ -1,4 +1,4 @@
-"""The report page of real networks on games with hostile tags, parsed."""
+"""The report page of real networks, measured on games with hostile tags."""
 
 import json
 import re
@@ -15,15 +15,13 @@ import pytest
 
 from model.network.presets import preset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
-from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
-from pipeline.evaluation.measure import SECTIONS, PositionFilter, choose_rows
-from pipeline.evaluation.render import report_page, write_report
+from pipeline.evaluation.measure import BOARD_SECTIONS, PositionFilter, choose_rows
+from pipeline.evaluation.render import render_report, write_report
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.job_folder import REPORT_KIND, publish_result
 from tests.model.test_checkpoint import make
 from tests.pipeline.datasets import random_game
 
@@ -47,8 +45,8 @@ def hostile_game(seed: int) -> str:
     return tags + text.replace("https://lichess.org/", site)
 
 
-class Parsed(HTMLParser):
-    """The tags and attributes of a page."""
+class ParsedPage(HTMLParser):
+    """The tags, attributes and text of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -64,9 +62,8 @@ class Parsed(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Measure the embedded network, an untrained one and a copy, on the test split of hostile
-    games."""
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Compare the embedded network with a copy and an untrained network, on hostile games."""
     folder = tmp_path_factory.mktemp("page")
     dump, positions = folder / "dumps" / "hostile.pgn", folder / "positions" / "games"
     dump.parent.mkdir()
@@ -79,29 +76,34 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def written(found: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(comparison: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the report of one network and that of all three."""
     folder = tmp_path_factory.mktemp("written")
-    write_report(found["reports"][0], folder / "one")
-    with pytest.MonkeyPatch.context() as patch:  # the first page has the same charts
+    write_report(comparison["reports"][0], folder / "one")
+    with pytest.MonkeyPatch.context() as patch:  # to save time: the first page has these charts
         patch.setattr(charts, "draw_bars", lambda *_, **__: "")
-        write_report(found, folder / "two")
+        write_report(comparison, folder / "three")
     return folder
 
 
-def test_the_page_has_every_section_and_loads_nothing(found: dict[str, Any], written: Path) -> None:
+def test_the_page_has_every_section_and_loads_nothing(
+    comparison: dict[str, Any], written: Path
+) -> None:
     html = (written / "one" / "report.html").read_text()
-    page, report = Parsed(html), found["reports"][0]
-    text = page.text
-    assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
+    page, report = ParsedPage(html), comparison["reports"][0]
+    text = page.text.replace("\N{NO-BREAK SPACE}", " ")
     order = [report["headline"], report["compared"], "Moves found, by the player's rating"]
-    order += ["Accuracy by position and move", "Calibration", "At each rating", report["rule"]]
+    order += ["Accuracy by position and move", "Calibration", "At each rating", "Terms"]
+    order += [report["rule"]]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
-    assert report["headline"].startswith("The embedded network finds ")
-    assert "of unseen games" in report["headline"]
-    assert "the test split of games" in report["compared"]
+    top1 = f"{100 * report['top1']:.1f} %"
+    assert report["headline"].startswith(
+        f"The embedded network finds {top1} of the moves of unseen"
+    )
+    assert "of the test split of games" in report["compared"]
+    assert "Maia-2 published 53.3 % on its own test games" in report["compared"]
     assert "It reads both players' ratings." in text
-    assert "Maia-2 published 53.3 % on its own games" in report["compared"]
     assert len(html) < 3 << 20
     loading = {"script", "iframe", "object", "embed", "link", "img", "base", "form"}
     assert not loading & {tag for tag, _ in page.tags}
@@ -117,11 +119,21 @@ def test_the_page_has_every_section_and_loads_nothing(found: dict[str, Any], wri
     assert any("link" in row for row in boards)
 
 
-def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
-    boards = found["reports"][0]["details"]["boards"]
+@pytest.mark.parametrize("name", ["one", "three"])
+def test_no_two_columns_of_a_table_have_the_same_head(written: Path, name: str) -> None:
+    html = (written / name / "report.html").read_text()
+    tables = re.findall("<table.*?</tr>", html, re.DOTALL)
+    assert tables
+    for table in tables:
+        heads = [re.sub("<[^>]*>", "", head) for head in re.findall("<th.*?</th>", table)]
+        assert len(set(heads)) == len(heads), heads
+
+
+def test_boards_show_legal_moves_of_the_games(comparison: dict[str, Any]) -> None:
+    boards = comparison["reports"][0]["details"]["boards"]
     assert 0 < max(map(len, boards.values())) <= 12
     for rows in boards.values():
-        assert len({row["game"] for row in rows}) == len(rows), "one board of a game"
+        assert len({row["game"] for row in rows}) == len(rows), "two boards of one game"
         for row in rows:
             board = chess.Board(row["fen"])
             assert board.is_legal(chess.Move.from_uci(row["played"]))
@@ -135,45 +147,46 @@ def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
     assert sure == sorted(sure, reverse=True)
 
 
-def test_the_comparison_of_the_last_network_is_the_headline(
-    found: dict[str, Any], written: Path
+def test_the_headline_compares_the_last_network_with_the_first(
+    comparison: dict[str, Any], written: Path
 ) -> None:
-    assert found["names"] == ["the embedded network", "twin", "untrained"]
-    assert found["reports"][0]["top1_not_in_train"] is not None
-    matrix = found["reports"][2]["rating_matrix"]
+    assert comparison["names"] == ["the embedded network", "twin", "untrained"]
+    assert comparison["reports"][0]["top1_not_in_train"] is not None
+    matrix = comparison["reports"][2]["rating_matrix"]
     assert matrix == "skipped: fianchetto-xs is not conditioned on ratings"
-    twin, untrained = found["differences"]
+    twin, untrained = comparison["differences"]
     assert twin["against"] == "the embedded network"
     assert [twin[name] for name in ("top1_difference", "top1_low", "top1_high")] == [0, 0, 0]
     assert (twin["gained"], twin["lost"]) == (0, 0)
-    hits = [round(80 * report["top1"]) for report in found["reports"]]
+    hits = [round(80 * report["top1"]) for report in comparison["reports"]]
     assert untrained["gained"] - untrained["lost"] == hits[2] - hits[0]
+    headline = comparison["headline"]
     points = f"{abs(100 * untrained['top1_difference']):.1f} points"
-    assert found["headline"].startswith(f"untrained finds {100 * hits[2] / 80:.1f} % of the moves")
-    assert f"{points} {'fewer' if hits[2] < hits[0] else 'more'} than the" in found["headline"]
-    text = Parsed((written / "two" / "report.html").read_text()).text
-    assert found["headline"] in text
-    assert "Side by side" in text
-    written_json = json.loads((written / "two" / "report.json").read_text())
-    assert written_json["headline"] == found["headline"]
-    lines = (written / "two" / "report.txt").read_text().splitlines()
-    assert lines[0] == found["headline"]
-    assert any(line.startswith("| twin |") for line in lines)
+    assert headline.startswith(f"untrained finds {100 * hits[2] / 80:.1f} % of the moves")
+    assert f"{points} {'fewer' if hits[2] < hits[0] else 'more'} than the" in headline
+    html, text, content = (
+        (written / "three" / f"report.{suffix}").read_text() for suffix in ("html", "txt", "json")
+    )
+    assert headline in ParsedPage(html).text
+    assert "Side by side" in html
+    assert json.loads(content)["headline"] == headline
+    assert text.startswith(headline)
+    assert "\n| twin |" in text
 
 
-def test_boards_of_a_comparison_are_where_one_network_alone_is_right(
-    found: dict[str, Any], written: Path
+def test_a_comparison_shows_boards_on_which_one_network_alone_is_right(
+    comparison: dict[str, Any], written: Path
 ) -> None:
-    boards, difference = found["boards"], found["differences"][-1]
+    boards, difference = comparison["boards"], comparison["differences"][-1]
     for section, count in (("found", "gained"), ("missed", "lost")):
         assert 0 < len(boards[section]) <= min(12, difference[count])
         for row in boards[section]:
-            found_by = [row["rank"] == 1, row["reference"]["rank"] == 1]
-            assert found_by == ([True, False] if section == "found" else [False, True])
+            is_right = [row["rank"] == 1, row["reference"]["rank"] == 1]
+            assert is_right == ([True, False] if section == "found" else [False, True])
             for choice in (row, row["reference"]):
                 assert chess.Board(row["fen"]).is_legal(chess.Move.from_uci(choice["chosen"]))
                 assert (choice["chosen"] == row["played"]) == (choice["rank"] == 1)
-    page = (written / "two" / "report.html").read_text()
+    page = (written / "three" / "report.html").read_text()
     assert page.count("<figure>") == sum(map(len, boards.values()))
     first = page[: page.index("Side by side")]
     assert first.count("<figure>") == 3
@@ -181,19 +194,18 @@ def test_boards_of_a_comparison_are_where_one_network_alone_is_right(
     assert "Only the embedded network expected it" in first
 
 
-def test_without_boards_there_is_no_caption(found: dict[str, Any]) -> None:
-    report = found["reports"][0]
-    bare = report | {"details": report["details"] | {"boards": {}}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charts, "draw_bars", lambda *_, **__: "")
-        page = report_page(bare).decode()
+def test_a_page_without_boards_has_no_caption_for_them(
+    comparison: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = comparison["reports"][0]
+    monkeypatch.setattr(charts, "draw_bars", lambda *_, **__: "")
+    page = render_report(report | {"details": report["details"] | {"boards": {}}}).decode()
     assert "Arrows:" not in page
     assert "<figure>" not in page
 
 
 def test_boards_come_from_every_rating_band_and_from_different_games() -> None:
-    """Nine bands share twelve boards; each game and each position is shown once. Rows of unknown
-    rating, in a band of their own, are not shown."""
+    """Nine bands share twelve boards, and rows of unknown rating are not shown."""
     number = np.arange(200)
     is_known = number < 180
     columns = {
@@ -205,36 +217,30 @@ def test_boards_come_from_every_rating_band_and_from_different_games() -> None:
     table = pl.DataFrame(
         columns | {"game": number // 2, "key": np.where(is_known, number % 150, number)}
     )
-    chosen = table[choose_rows(table, SECTIONS["disagreement"])]
+    chosen = table[choose_rows(table, BOARD_SECTIONS["disagreement"])]
     assert chosen["band"].to_list() == [0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8]
     assert chosen["rank"].to_list() == [2] * 12
     assert chosen["game"].n_unique() == chosen["key"].n_unique() == 12
 
 
-def test_a_result_whose_page_cannot_be_written_is_no_report(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        publish_result(tmp_path, REPORT_KIND, "report.json", {"a": 1}, {"not/there": b""})
-    assert not (tmp_path / "report.json").exists()
-
-
-def test_a_chart_is_xml_with_its_counts_and_the_colors_of_the_page() -> None:
+def test_a_chart_is_xml_with_escaped_names_counts_and_the_colors_of_the_page() -> None:
     row = {"band": "a <b> & $x$", "positions": 1234, "top1": 0.5, "hand_written_top1": 0.3}
     rows = [row | {"top1_low": 0.4, "top1_high": 0.6}]
     svg = charts.draw_bars({"one": rows}, 0.3)
     plain = charts.draw_bars({"one": rows}, 0.55)
-    assert "var(--series-1)" not in plain, "no color within the interval"
+    assert "var(--series-1)" not in plain, "a bar is in color although its interval has the average"
     texts = [text for element in ElementTree.fromstring(svg).iter() if (text := element.text)]
     assert {"a <b> & $x$", "(1,234)", "50.0"} <= set(texts)
-    assert "0 %" not in texts, "the axis covers the values"
+    assert "0 %" not in texts, "the axis begins at 0"
     assert "var(--series-1)" in svg
     assert "var(--ink)" in svg
     assert charts.draw_bars({"one": rows}, 0.3) == svg
     both = charts.draw_bars({"one": rows, "two": rows})
     assert "var(--series-2)" in both
-    assert ">two<" in both, "the legend"
+    assert ">two<" in both, "the legend lacks a name"
 
 
-def test_a_short_game_without_ratings_and_clocks_has_a_page_too(tmp_path: Path) -> None:
+def test_a_short_game_without_ratings_and_clocks_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "one.pgn").write_text(
         '[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n\n'
     )

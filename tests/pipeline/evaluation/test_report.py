@@ -1,4 +1,4 @@
-"""The rows that a report measures, and what it knows of them."""
+"""The positions that a report counts, and what it says of the network's training."""
 
 from pathlib import Path
 
@@ -12,7 +12,12 @@ from pipeline.dataset.join import JoinConfig, join
 from pipeline.defs.tasks import probe
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import write_report
-from pipeline.evaluation.report import PositionFilter, _display_names, _seen_in_training, report
+from pipeline.evaluation.report import (
+    PositionFilter,
+    _shorten_names,
+    find_overlap,
+    report,
+)
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
@@ -24,7 +29,7 @@ GAMES = 120
 
 @pytest.fixture(scope="module")
 def pgn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write many games into a folder of dumps."""
+    """Write random games into a folder of dumps."""
     path = tmp_path_factory.mktemp("games") / "dumps" / "many.pgn"
     path.parent.mkdir()
     path.write_text("\n".join(random_game(seed, 16) for seed in range(GAMES)))
@@ -42,18 +47,15 @@ def positions(pgn: Path) -> Path:
 def test_a_limit_is_a_sample_of_positions_across_all_games(pgn: Path, tmp_path: Path) -> None:
     found = report(EMBEDDED, pgn=pgn, rule=PositionFilter(limit=60), players=False, rating_rows=5)
     assert found["positions"] == 60
-    assert found["games"] > 36, "60 random positions of 120 games are mostly of 47 games"
+    assert found["games"] > 36, "60 random positions of 120 games come from about 47 games"
     assert "a random sample of at most 60 positions of all games" in found["rule"]
     assert "from ply 10 on" in found["common_rule"]["rule"]
     write_report(found, tmp_path / "out")
-    for name in ("report.html", "report.txt"):
-        assert "kipped: the players' ratings" in (tmp_path / "out" / name).read_text().replace(
-            "&#39;", "'"
-        )
+    assert "Skipped: the players&#39; ratings" in (tmp_path / "out" / "report.html").read_text()
     assert "rating_matrix" not in found["details"]
 
 
-def test_a_rule_says_which_rows_it_counts(pgn: Path) -> None:
+def test_a_minimum_ply_counts_the_positions_from_it_on(pgn: Path) -> None:
     found = report(EMBEDDED, pgn=pgn, rule=PositionFilter(min_ply=14, limit=0), players=False)
     assert "from ply 14 on of every game" in found["common_rule"]["rule"]
     with pgn.open() as file:
@@ -63,7 +65,7 @@ def test_a_rule_says_which_rows_it_counts(pgn: Path) -> None:
     assert (found["positions"], found["games"]) == (sum(late), len(late))
 
 
-def test_positions_that_cannot_be_counted_are_refused(tmp_path: Path, positions: Path) -> None:
+def test_a_split_without_moves_to_compare_with_is_refused(tmp_path: Path, positions: Path) -> None:
     with pytest.raises(ConfigError, match=r"none of the 2 positions .* from ply 200 on: lower min"):
         report(EMBEDDED, positions=positions, rule=PositionFilter(min_ply=200, limit=2))
     board = chess.Board()
@@ -77,7 +79,7 @@ def test_positions_that_cannot_be_counted_are_refused(tmp_path: Path, positions:
     assert probe(EMBEDDED, tmp_path / "out", "test", 64) == {"loss": None, "rows": 0}
 
 
-def test_a_training_set_of_one_dataset_is_reported_with_links(
+def test_a_report_on_a_training_set_of_one_dataset_links_to_the_games(
     positions: Path, tmp_path: Path
 ) -> None:
     join([positions], tmp_path / "sets" / "one", JoinConfig(hold_out="none"))
@@ -86,17 +88,17 @@ def test_a_training_set_of_one_dataset_is_reported_with_links(
     assert any("link" in row for rows in found["details"]["boards"].values() for row in rows)
 
 
-def test_games_that_a_network_was_trained_on_are_recognized(
+def test_games_of_the_training_data_are_recognized_by_hash(
     pgn: Path, positions: Path, tmp_path: Path
 ) -> None:
     ingest([str(pgn)], tmp_path / "other", IngestConfig(test_share=0.3), workers=1)
     card, opened = {"data": describe_data([positions])}, Dataset.open(positions)
-    seen = [_seen_in_training(card, opened, split) for split in ("train", "test")]
+    seen = [find_overlap(card, opened, split) for split in ("train", "test")]
     assert seen == ["yes", "no"]
-    other = _seen_in_training(card, Dataset.open(tmp_path / "other"), "test")
-    assert other == "unknown", "other settings may have moved the games"
+    other = find_overlap(card, Dataset.open(tmp_path / "other"), "test")
+    assert other == "unknown", "other settings may put the same games into other splits"
 
 
-def test_networks_have_the_shortest_names_that_differ() -> None:
+def test_networks_get_the_shortest_names_that_differ() -> None:
     paths = [Path("/a/x/net"), Path("/b/x/net"), Path("/b/other"), EMBEDDED.resolve()]
-    assert _display_names(paths) == ["a/x/net", "b/x/net", "other", "the embedded network"]
+    assert _shorten_names(paths) == ["a/x/net", "b/x/net", "other", "the embedded network"]

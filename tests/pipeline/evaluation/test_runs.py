@@ -1,4 +1,4 @@
-"""The list of runs: checkpoints, a report, a match and damaged files, and its page."""
+"""The list of runs and its page: checkpoints, a report, a match, and damaged files."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def test_the_page_draws_the_curves_in_one_chart(folder: Path) -> None:
     html = page.read_text()
     assert html.count("<svg") == 1
     for name in ("checkpoints/new", "checkpoints/old"):
-        assert f">{name}<" in html.partition("All runs")[0], "the legend of the chart"
+        assert f">{name}<" in html.partition("All runs")[0], "the chart's legend lacks a name"
     assert {"var(--series-1)", "var(--series-2)"} <= set(html.replace(";", " ").split())
     assert "&lt;b&gt;unseen" in html
     assert "<b>unseen" not in html

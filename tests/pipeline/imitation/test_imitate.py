@@ -1,4 +1,5 @@
-"""Imitations of a person whose habits the test has made: learned, and measured on the newest games.
+"""Imitations of an invented person with known habits: what is learned, measured and played.
+
 Kills and stops are tested with those of the other jobs (tests/pipeline/storage)."""
 
 import json
@@ -29,7 +30,7 @@ from pipeline.cli.commands.play import make_default_options
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, DumpError
-from pipeline.evaluation.report import _seen_in_training
+from pipeline.evaluation.report import find_overlap
 from pipeline.imitation import tune
 from pipeline.imitation.book import (
     BOOK_PLIES,
@@ -39,8 +40,8 @@ from pipeline.imitation.book import (
     measure_book,
 )
 from pipeline.imitation.imitate import MIN_GAMES, imitate
-from pipeline.imitation.measure import LATE_PLY, compare, find_boards
-from pipeline.imitation.page import headline, imitation_text, write_imitation
+from pipeline.imitation.measure import LATE_PLY, OPENING_PLIES, compare, find_boards
+from pipeline.imitation.page import format_imitation, write_headline, write_imitation
 from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.job_folder import CHECKPOINT_KIND, JobFolder
@@ -49,27 +50,31 @@ from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
 
 NAME = 'O\'Hara, <b>Kim</b> "K"'
-HABITS = ("g2g3", "f1g2", "d2d3", "g1f3", "g7g6", "f8g7", "d7d6", "g8f6")
-"""The person's first moves, in this order where they are legal; the others are random."""
+HABITS = {
+    chess.WHITE: ("g2g3", "f1g2", "d2d3", "g1f3"),
+    chess.BLACK: ("g7g6", "f8g7", "d7d6", "g8f6"),
+}
+"""The person's first moves, played if they are legal; all other moves are random."""
 GAMES, PLIES = 60, 28
-POLICY = "policy.0.layer.weight"
+POLICY_WEIGHT = "policy.0.layer.weight"
+
+Made = tuple[Path, dict[str, Any]]
+"""A checkpoint, and the result of `imitate`."""
 
 
 def play(seed: int) -> chess.pgn.Game:
-    """Return a game of the person against somebody, on a day of its own; younger games have higher
-    ratings."""
+    """Play a game of the person on a day of its own, in the order of the seeds; ratings rise."""
     chance, board = random.Random(seed), chess.Board()
-    mine = chance.random() < 0.5
+    color = chance.random() < 0.5
     moves = []
     while not board.is_game_over() and (ply := board.ply()) < PLIES:
         legal = list(board.legal_moves)
-        habit = chess.Move.from_uci(HABITS[min(3, ply // 2) + (0 if mine else 4)])
-        moves.append(
-            habit if board.turn == mine and habit in legal and ply < 8 else chance.choice(legal)
-        )
+        habit = chess.Move.from_uci(HABITS[color][min(3, ply // 2)])
+        is_habit = board.turn == color and habit in legal and ply < 8
+        moves.append(habit if is_habit else chance.choice(legal))
         board.push(moves[-1])
     game = chess.pgn.Game()
-    white, black = (NAME, "Foe") if mine else ("Foe", NAME)
+    white, black = (NAME, "Foe") if color else ("Foe", NAME)
     game.headers.update({"White": white, "Black": black, "Result": chance.choice(("1-0", "0-1"))})
     game.headers["Date"] = f"2024.{1 + seed // 28:02}.{1 + seed % 28:02}"
     game.headers.update(dict.fromkeys(("WhiteElo", "BlackElo"), f"{1500 + seed}"))
@@ -77,13 +82,13 @@ def play(seed: int) -> chess.pgn.Game:
     return game
 
 
-def write(games: Iterable[chess.pgn.Game]) -> str:
+def to_pgn(games: Iterable[chess.pgn.Game]) -> str:
     return "\n\n".join(str(game).replace(NAME, NAME.replace('"', '\\"')) for game in games) + "\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _two_folds() -> Iterator[None]:
-    """Train two small networks fast, not four, and try two shares, to save time."""
+    """Train two small networks at a high rate, and try two shares, to save time."""
     config = tune.training_config
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "FOLDS", 2)
@@ -96,36 +101,30 @@ def _two_folds() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a tiny network that expects random moves confidently."""
+    """Make a tiny network with random weights and a confident policy."""
     card, network = make(folder := tmp_path_factory.mktemp("base")), build(TINY, seed=3)
     weights = network.state_dict()
     del card["files"]
-    save(folder, card, {"weights": weights | {POLICY: 8 * weights[POLICY]}})
+    save(folder, card, {"weights": weights | {POLICY_WEIGHT: 8 * weights[POLICY_WEIGHT]}})
     return folder
 
 
 @pytest.fixture(scope="module")
 def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("games") / "games.pgn"
-    order = random.Random(0).sample(range(GAMES), GAMES)  # the newest are not the last
-    path.write_text(write(play(seed) for seed in order))
+    order = random.Random(0).sample(range(GAMES), GAMES)  # the newest games are not the last ones
+    path.write_text(to_pgn(play(seed) for seed in order))
     return path
 
 
 @pytest.fixture(scope="module")
-def made(
-    games: Path, base: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, Any]]:
-    """Imitate the person in one go."""
+def made(games: Path, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Imitate the person; return the checkpoint and the result."""
     out = tmp_path_factory.mktemp("made") / "network"
     return out, imitate([str(games)], [NAME], out, base=base)
 
 
-def held_out(out: Path) -> Path:
-    return out / "imitation" / "held_out"
-
-
-def moves_of(game: chess.pgn.Game, plies: int) -> Iterator[tuple[str, str, str]]:
+def person_moves(game: chess.pgn.Game, plies: int) -> Iterator[tuple[str, str, str]]:
     """Yield EPD, UCI and SAN of the person's moves in the first half-moves of a game."""
     board = game.board()
     for move in islice(game.mainline_moves(), plies):
@@ -134,11 +133,11 @@ def moves_of(game: chess.pgn.Game, plies: int) -> Iterator[tuple[str, str, str]]
         board.push(move)
 
 
-def newest(count: int) -> list[chess.pgn.Game]:
+def newest_games(count: int) -> list[chess.pgn.Game]:
     return [play(seed) for seed in range(GAMES - count, GAMES)]
 
 
-def test_the_person_is_learned(made: tuple[Path, dict[str, Any]]) -> None:
+def test_the_imitation_learns_the_persons_habits(made: Made) -> None:
     _, result = made
     base, imitation = result["networks"]
     assert imitation["all"]["games"] == base["all"]["games"] == GAMES // 10
@@ -152,17 +151,15 @@ def test_the_person_is_learned(made: tuple[Path, dict[str, Any]]) -> None:
     assert imitation["all"]["cross_entropy_difference"] < -0.05
     chosen = result["chosen"]
     assert chosen["share"] > 0
-    assert chosen["games"] == GAMES - GAMES // 10  # each is unseen by one of the trained networks
-    assert headline(result).startswith(
-        "Against the network that it started from, the imitation of O'Hara"
-    )
+    # each game is held out of one of the two networks, or of both
+    assert chosen["games"] == GAMES - GAMES // 10
+    assert write_headline(result).startswith("The imitation of O'Hara")
+    assert "points more than the network that it started from" in write_headline(result)
 
 
-def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(
-    made: tuple[Path, dict[str, Any]],
-) -> None:
+def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(made: Made) -> None:
     out, result = made
-    held, ratings, moves = newest(GAMES // 10), {}, 0
+    held, ratings, moves = newest_games(GAMES // 10), {}, 0
     assert result["held_out"] == held[0].headers["Date"]
     training_set = out / "imitation" / "training_set"
     for split in ("train", "val", "latest"):
@@ -175,32 +172,30 @@ def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(
     newest_ratings = [int(game.headers["WhiteElo"]) for game in held]
     assert sorted(set(ratings["latest"].tolist())) == newest_ratings
     assert max(ratings["train"].max(), ratings["val"].max()) < newest_ratings[0]
-    assert moves == sum(len(list(moves_of(game, PLIES))) for game in newest(GAMES))
+    assert moves == sum(len(list(person_moves(game, PLIES))) for game in newest_games(GAMES))
 
 
 def test_the_card_names_the_person_and_the_engine_plays_like_them(
-    made: tuple[Path, dict[str, Any]], tmp_path: Path
+    made: Made, tmp_path: Path
 ) -> None:
     out, _ = made
-    ratings = [int(game.headers["WhiteElo"]) for game in newest(GAMES // 10)]
+    ratings = [int(game.headers["WhiteElo"]) for game in newest_games(GAMES // 10)]
     found = read_player(out)
     assert found is not None
     assert (found.names, found.rating) == ([NAME], int(np.median(ratings)))
     options, like = make_default_options(out)
     assert (options.style, options.temperature, options.rating) == ("policy", 1.0, found.rating)
     assert repr(NAME) in like
-    assert "message" not in read_card(out)  # of a network that was trained, not of the mixture
+    assert "message" not in read_card(out), "a message about one of the interpolated networks"
     assert make_default_options(EMBEDDED)[0].rating == 0
-    player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}  # no GUI has room for it
+    player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}  # too long for a GUI
     (tmp_path / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
     assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", make_default_options(tmp_path)[1])
 
 
-def test_all_games_are_trained_on_after_the_newest_were_measured(
-    made: tuple[Path, dict[str, Any]],
-) -> None:
+def test_all_games_are_trained_on_after_the_newest_were_measured(made: Made) -> None:
     out, result = made
-    measured, saved = load(held_out(out)), load(out)
+    measured, saved = load(out / "imitation" / "held_out"), load(out)
     assert result["saved"] == {"share": result["chosen"]["share"], "games": GAMES}
     assert any(
         not torch.equal(a, b)
@@ -211,31 +206,29 @@ def test_all_games_are_trained_on_after_the_newest_were_measured(
     (seen,) = saved[1]["data"]["datasets"]
     assert seen["positions"] == {"total": all_rows, "train": all_rows, "val": 0, "test": 0}
     for split, answer in (("latest", "no"), ("val", "no"), ("train", "yes")):
-        assert _seen_in_training(measured[1], training_set, split) == answer
-        assert _seen_in_training(saved[1], training_set, split) == "yes"
+        assert find_overlap(measured[1], training_set, split) == answer
+        assert find_overlap(saved[1], training_set, split) == "yes"
 
 
-def test_openings_that_the_person_always_plays_are_played(
-    made: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_openings_that_the_person_always_plays_are_played(made: Made, tmp_path: Path) -> None:
     out, result = made
     card = read_card(out)
     counts: dict[str, Counter[str]] = {}
-    for game in newest(GAMES):
-        # the first move in each position of a game
-        moves = {epd: uci for epd, uci, _ in reversed([*moves_of(game, BOOK_PLIES)])}
+    for game in newest_games(GAMES):
+        # the person's first move in each position of a game
+        moves = {epd: uci for epd, uci, _ in reversed([*person_moves(game, BOOK_PLIES)])}
         for epd, uci in moves.items():
             counts.setdefault(epd, Counter())[uci] += 1
-    wanted = {
+    expected = {
         epd: dict(moves)
         for epd, moves in counts.items()
         if moves.total() >= MIN_BOOK_GAMES
         and moves.most_common(1)[0][1] >= MIN_BOOK_SHARE * moves.total()
     }
-    assert card["book"] == wanted
+    assert card["book"] == expected
     assert result["book"]["used"]
-    assert result["book"]["saved"] == len(wanted)
-    assert "book" not in read_card(held_out(out))
+    assert result["book"]["saved"] == len(expected)
+    assert "book" not in read_card(out / "imitation" / "held_out")
     board, player = chess.Board(), load_player(out, device="cpu")
     played = {player.choose(board, temperature=5.0).move.uci() for _ in range(20)}
     assert played == {"g2g3"}
@@ -261,13 +254,11 @@ def test_a_book_that_finds_fewer_moves_is_not_used() -> None:
     assert not measure_book(Book({}, {}), table, labels)["used"]
 
 
-def test_the_openings_are_counted_as_python_chess_counts_them(
-    made: tuple[Path, dict[str, Any]],
-) -> None:
+def test_the_openings_are_counted_as_python_chess_counts_them(made: Made) -> None:
     _, result = made
     counts: dict[str, Counter[str]] = {}
-    for game in newest(GAMES // 10):
-        for epd, _, san in moves_of(game, 16):
+    for game in newest_games(GAMES // 10):
+        for epd, _, san in person_moves(game, OPENING_PLIES):
             counts.setdefault(epd, Counter())[san] += 1
     for row in result["openings"]:
         found = counts[chess.Board(row["fen"]).epd()]
@@ -292,42 +283,35 @@ def test_boards_are_late_moves_that_the_imitation_finds_and_the_base_did_not() -
     assert boards[0]["imitated_probability"] == pytest.approx(np.exp(-0.5))
 
 
-def test_the_page_draws_the_boards(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    _, result = made
-    found = {
+def test_the_page_draws_boards_and_shows_names_as_text(made: Made, tmp_path: Path) -> None:
+    out, result = made
+    page = (out / "report" / "report.html").read_text()
+    assert "O&#39;Hara, &lt;b&gt;Kim&lt;/b&gt;" in page
+    assert not re.search("<b>Kim|<script", page)
+    assert f"the newest games, from {result['held_out']} on" in page
+    assert json.loads((out / "report" / "report.json").read_text())["player"]["names"] == [NAME]
+    board = {
         **{"fen": chess.STARTING_FEN, "played": "e2e4", "chosen": "d2d4", "rank": 2, "white": NAME},
         **{"imitated_probability": 0.7, "played_probability": 0.2, "chosen_probability": 0.4},
     }
-    write_imitation({**result, "boards": [found]}, tmp_path)
+    player = {**result["player"], "names": ["\x1b]0;x\x07", "</style><script>"]}
+    hostile = {**result, "player": player, "boards": [board]}
+    write_imitation(hostile, tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "1. e4: imitation 70%, before 20%; before, first choice d4 40%" in page
-
-
-def test_the_page_shows_names_as_text(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    out, result = made
-    page = (out / "report" / "report.html").read_text()
-    assert "<b>Kim</b>" not in page
-    assert "O&#39;Hara, &lt;b&gt;Kim&lt;/b&gt;" in page
-    assert "<script" not in page
-    assert json.loads((out / "report" / "report.json").read_text())["player"]["names"] == [NAME]
-    hostile = {
-        **result,
-        "player": {**result["player"], "names": ["\x1b]0;x\x07", "</style><script>"]},
-    }
-    write_imitation(hostile, tmp_path / "hostile")
-    assert "\x1b" not in imitation_text(hostile)
-    assert not re.search(r"<script|\x1b", (tmp_path / "hostile" / "report.html").read_text())
+    assert "1. e4: imitation 70 %, before 20 %; before, first choice d4 40 %" in page
+    assert not re.search(r"<script|\x1b", page)
+    assert "\x1b" not in format_imitation(hostile)
 
 
 def test_games_that_improve_nothing_leave_the_base_and_say_so(
-    made: tuple[Path, dict[str, Any]],
+    made: Made,
     games: Path,
     base: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out, _ = made
-    # what is trained is not trained again
+    # copy the trained networks, to save time
     shutil.copytree(out / "imitation", tmp_path / "out" / "imitation")
     JobFolder(tmp_path / "out", CHECKPOINT_KIND, ConfigError).claim({"player": [NAME]})
     monkeypatch.setattr(tune, "choose_share", lambda tried: 0.0)
@@ -335,47 +319,47 @@ def test_games_that_improve_nothing_leave_the_base_and_say_so(
     before, after = (load(folder)[0].state_dict() for folder in (base, tmp_path / "out"))
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert result["networks"][1]["all"]["top1_difference"] == 0
-    first = imitation_text(result).partition(". ")[0]
+    first = format_imitation(result).partition(". ")[0]
     assert "did not improve the network" in first
     assert first in (tmp_path / "out" / "report" / "report.txt").read_text()
     assert read_player(tmp_path / "out") is not None
 
 
-def test_a_date_of_no_calendar_and_no_validation_game_end_in_a_report(
+def test_an_impossible_date_and_an_empty_validation_split_are_no_obstacle(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.imitation.imitate.VALIDATION_SHARE", 0.0)
-    some = [play(seed) for seed in range(24)]
-    for game in some[-2:]:
+    games = [play(seed) for seed in range(24)]
+    for game in games[-2:]:
         game.headers["Date"] = "2024.02.30"
-    (tmp_path / "some.pgn").write_text(write(some))
+    (tmp_path / "some.pgn").write_text(to_pgn(games))
     result = imitate([str(tmp_path / "some.pgn")], [NAME], tmp_path / "out", base=base)
     assert (result["held_out"], result["chosen"]["games"]) == ("2024.02.30", 22)
 
 
-def test_the_same_command_again_keeps_what_was_added_to_the_network(
-    made: tuple[Path, dict[str, Any]], games: Path, base: Path, tmp_path: Path
+def test_a_repeated_call_keeps_a_calibration_and_returns_the_same_result(
+    made: Made, games: Path, base: Path, tmp_path: Path
 ) -> None:
-    out, whole = made
+    out, result = made
     shutil.copytree(out, tmp_path / "out")
     entry = read_card(EMBEDDED)["human_search"]
     save_human_search(tmp_path / "out", read_card(out)["files"]["weights"]["sha256"], entry)
-    assert imitate([str(games)], [NAME], tmp_path / "out", base=base) == whole
+    assert imitate([str(games)], [NAME], tmp_path / "out", base=base) == result
     assert read_card(tmp_path / "out")["human_search"] == entry
 
 
-def test_what_cannot_be_imitated_is_refused(games: Path, tmp_path: Path) -> None:
+def test_unusable_games_and_foreign_folders_are_refused(games: Path, tmp_path: Path) -> None:
     few, undated, out = tmp_path / "few.pgn", tmp_path / "undated.pgn", tmp_path / "out"
     few.write_text("\n\n".join(str(play(seed)) for seed in range(MIN_GAMES - 1)) + "\n")
     undated.write_text(re.sub(r'\[Date "[^"]*"\]', '[Date "????.??.??"]', games.read_text()))
-    for source, players, said in (
+    for source, players, message in (
         (few, ["Foe"], f"{MIN_GAMES - 1} games of 'Foe' are too few"),
         (undated, ["Foe"], "the newest games cannot be held out: its games have no dates"),
         (games, ["foe"], r"the most frequent are 'Foe' \(60\)"),
-        (games, [], "name the player"),
+        (games, [], "no player is given"),
         (tmp_path / "missing.pgn", ["Foe"], "missing"),
     ):
-        with pytest.raises((ConfigError, DatasetError, DumpError), match=said):
+        with pytest.raises((ConfigError, DatasetError, DumpError), match=message):
             imitate([str(source)], players, out)
         assert not out.exists()
     shutil.copytree(EMBEDDED, out)
@@ -404,66 +388,51 @@ def test_a_real_player_is_imitated(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- the choice of a share
 
-MOVES = 30
 
-
-def tried(
-    games: int, seed: int, *, slope: float, late: float | None = None, bend: float = 0.02
+def simulate_shares(
+    games: int, seed: int, *, slope: float, late_slope: float | None = None
 ) -> list[dict[str, Any]]:
-    """Compare shares on simulated games: a share s changes a move's cross-entropy by slope * s +
-    bend * s^2, with noise.
+    """Compare shares on simulated games, in which a share s changes a move's cross-entropy by
+    slope * s + 0.02 * s^2 and noise.
 
-    `late` is the slope of moves from LATE_PLY on. Shares of one player share their noise, as real
-    ones do.
+    `late_slope` is the slope of moves from LATE_PLY on. All shares have the same noise.
     """
-    random = np.random.default_rng(seed)
-    ply = np.tile(np.arange(MOVES) * 2, games)
-    game = np.repeat(np.arange(games), MOVES)
+    random, moves = np.random.default_rng(seed), 30
+    ply, game = np.tile(np.arange(moves) * 2, games), np.repeat(np.arange(games), moves)
     noise = random.normal(0, 0.3, len(ply)) + random.normal(0, 0.05, games)[game]
-    slopes = np.where(ply >= LATE_PLY, slope if late is None else late, slope)
-    columns = {
-        "game": game,
-        "ply": ply,
-        "key": np.arange(len(ply)),
-        "rank": np.ones(len(ply), dtype=int),
-    }
-    base = pl.DataFrame(columns | {"nll": np.full(len(ply), 2.0)})
-    return [
-        {
-            "share": share,
-            **compare(
-                "x", base, base.with_columns(nll=2.0 + share * (slopes + noise) + bend * share**2)
-            ),
-        }
-        for share in SHARES
-    ]
+    slopes = np.where(ply >= LATE_PLY, slope if late_slope is None else late_slope, slope)
+    columns = {"game": game, "ply": ply, "key": np.arange(len(ply))}
+    base = pl.DataFrame(columns | {"rank": np.ones(len(ply), dtype=int), "nll": 2.0})
+    found = []
+    for share in SHARES:
+        table = base.with_columns(nll=2.0 + share * (slopes + noise) + 0.02 * share**2)
+        found.append({"share": share, **compare("x", base, table)})
+    return found
 
 
-def test_many_games_that_gain_everywhere_go_all_the_way_and_half_a_gain_half_of_it() -> None:
-    assert choose_share(tried(500, 0, slope=-0.08)) == 1.0
-    assert choose_share(tried(2000, 0, slope=-0.08, late=-0.02)) in (0.25, 0.5, 0.75)
+def test_a_gain_everywhere_chooses_all_and_a_small_late_gain_chooses_less() -> None:
+    assert choose_share(simulate_shares(500, 0, slope=-0.08)) == 1.0
+    part = choose_share(simulate_shares(2000, 0, slope=-0.08, late_slope=-0.02))
+    assert part in (0.25, 0.5, 0.75)
 
 
 @pytest.mark.parametrize("games", [30, 127, 500])
-def test_harm_from_the_twelfth_move_on_is_seldom_chosen(games: int) -> None:
+def test_a_loss_from_the_twelfth_move_on_is_seldom_chosen(games: int) -> None:
     """The openings gain much, and late moves lose a little at every share."""
-    shares = [choose_share(tried(games, seed, slope=-0.2, late=0.01)) for seed in range(60)]
-    assert np.mean(np.array(shares) > 0) < 0.1
+    found = [simulate_shares(games, seed, slope=-0.2, late_slope=0.01) for seed in range(60)]
+    assert np.mean([choose_share(tried) > 0 for tried in found]) < 0.1
 
 
-def test_a_gain_late_alone_is_no_gain_and_few_games_choose_nothing() -> None:
-    assert choose_share(tried(500, 0, slope=0.3, late=-0.05)) == 0.0
-    assert choose_share(tried(9, 0, slope=-1.0)) == 0.0  # an interval needs ten games
+def test_a_gain_of_late_moves_alone_and_few_games_choose_nothing() -> None:
+    assert choose_share(simulate_shares(500, 0, slope=0.3, late_slope=-0.05)) == 0.0
+    assert choose_share(simulate_shares(9, 0, slope=-1.0)) == 0.0  # an interval needs ten games
     assert choose_share([{"share": 1.0}]) == 0.0
 
 
-def test_a_mixture_begins_at_the_base_and_ends_at_the_mean_of_the_networks() -> None:
+def test_interpolation_goes_from_the_base_to_the_mean_of_the_networks() -> None:
     base = {"a": torch.tensor([0.1, 1.0]), "count": torch.tensor(7)}
-    networks = [
-        {"a": torch.tensor([1.0, 3.0]), "count": torch.tensor(7)},
-        {"a": torch.zeros(2), "count": torch.tensor(7)},
-    ]
-    mean = average(networks)
+    trained = {"a": torch.tensor([1.0, 3.0]), "count": torch.tensor(7)}
+    mean = average([trained, {"a": torch.zeros(2), "count": torch.tensor(7)}])
     assert mean["a"].tolist() == [0.5, 1.5]
     assert torch.equal(interpolate(base, mean, 0.0)["a"], base["a"])
     torch.testing.assert_close(interpolate(base, mean, 0.5)["a"], torch.tensor([0.3, 1.25]))
@@ -472,7 +441,7 @@ def test_a_mixture_begins_at_the_base_and_ends_at_the_mean_of_the_networks() -> 
 
 
 @pytest.mark.parametrize("size", [3, 10, 25])
-def test_batches_show_each_row_once_an_epoch_and_continue_at_any_step(size: int) -> None:
+def test_batches_have_each_row_once_an_epoch_and_resume_at_any_step(size: int) -> None:
     rows = {"ply": np.arange(10), "label": np.arange(10) * 2}
     whole = [batch["ply"] for batch in islice(open_batches(rows, size, 0, 0), 10)]
     assert all(len(batch) == size for batch in whole)
