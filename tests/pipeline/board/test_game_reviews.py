@@ -30,7 +30,7 @@ from pipeline.executors.local import LocalEngine, Result
 from pipeline.samples.shipped import EMBEDDED
 from tests.engine.encoding.test_planes_oracle import games_of
 from tests.engine.evaluation.test_handwritten import EXCHANGE_VALUES
-from tests.engine.evaluation.test_move_features import features_by_hand
+from tests.engine.evaluation.test_move_features import compute_slowly
 from tests.pipeline.board.games import HANGS, MATED, SHORT, game
 
 
@@ -177,7 +177,7 @@ def test_each_kind_has_an_example() -> None:
 
 
 def test_material_and_pawns_are_counted_as_python_chess_and_the_engine_do() -> None:
-    """On the moves of real games; `features_by_hand` is python-chess with slow exchanges."""
+    """On the moves of real games; `compute_slowly` is python-chess with slow exchanges."""
     met = {"passed": 0, "opens": 0, "lines": 0}
     for game_of in islice(games_of("pgn/lichess_export_2016-05.pgn", 12), 3):
         moves = list(game_of.mainline_moves())
@@ -214,7 +214,7 @@ def gain_by_hand(board: chess.Board, line: list[chess.Move]) -> int:
     for move in line:
         end.push(move)
     features = [
-        features_by_hand(end, move)
+        compute_slowly(end, move)
         for move in end.legal_moves
         if move.promotion in (None, chess.QUEEN)
     ]

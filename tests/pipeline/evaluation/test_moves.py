@@ -10,7 +10,7 @@ from engine.encoding.views import NO_LAST_MOVE
 from pipeline.evaluation.charts import decode_board
 from pipeline.evaluation.figures import MOVE_KINDS, PHASE_NAMES, PIECE_NAMES
 from pipeline.evaluation.measure import classify_moves
-from pipeline.validation.verify import encode_last_moves, encode_planes
+from pipeline.validation.verify import encode_castling, encode_last_moves, encode_planes
 
 START = (
     chess.STARTING_FEN,
@@ -73,7 +73,7 @@ def test_kinds_pieces_and_phases_are_those_of_python_chess() -> None:
         assert PHASE_NAMES[columns["phase"][at]] == phase
         if at % 7 == 0:
             ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
-            found = decode_board(batch["planes"][at], castling_of(board), ep_file, board.ply())
+            found = decode_board(batch["planes"][at], encode_castling(board), ep_file, board.ply())
             board.halfmove_clock = 0
             assert found.fen(en_passant="fen") == board.fen(en_passant="fen")
     assert min(seen.values()) >= 5, seen

@@ -26,7 +26,7 @@ from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.executors import guarantees, jobs
 from tests.pipeline.storage.swift import free_port
-from tests.processes import command
+from tests.processes import read_command_line
 from tests.waiting import until
 
 pytestmark = [
@@ -73,7 +73,11 @@ def cluster() -> Iterator[Any]:
 
 def list_ray_processes() -> list[psutil.Process]:
     """Return Ray's processes below this one."""
-    return [one for one in psutil.Process().children(recursive=True) if RAY.search(command(one))]
+    return [
+        one
+        for one in psutil.Process().children(recursive=True)
+        if RAY.search(read_command_line(one))
+    ]
 
 
 def test_the_guarantees_hold_and_the_embedded_ray_ends_with_the_work(tmp_path: Path) -> None:
@@ -130,7 +134,7 @@ def test_ingest_writes_the_same_bytes_if_workers_are_killed(
         working = [
             process
             for process in list_ray_processes()
-            if "ray::_run_versioned_item" in command(process)
+            if "ray::_run_versioned_item" in read_command_line(process)
         ]
         if len(killed) < 2 and working:
             working[0].send_signal(signal.SIGKILL)
@@ -157,7 +161,8 @@ def test_nodes_share_the_work_and_a_lost_node_changes_nothing(
         if not killed:
             until(
                 lambda: any(
-                    "ray::_run_versioned_item" in command(one) for one in raylet.children(True)
+                    "ray::_run_versioned_item" in read_command_line(one)
+                    for one in raylet.children(True)
                 )
             )
             killed.extend([raylet, *raylet.children(recursive=True)])
