@@ -8,7 +8,7 @@ import click
 from benchmarks import batches, ingest, scale, search
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.samples.shipped import SAMPLE_DUMP
-from pipeline.storage.tables import plain_text, text_table
+from pipeline.storage.tables import format_plain_text, format_text_table
 
 
 @click.command(context_settings={"show_default": True})
@@ -45,9 +45,9 @@ def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
         case _:
             result = scale.measure(pgn, config, largest)
     values = {name: value for name, value in result.items() if not isinstance(value, list)}
-    print(plain_text(values))  # noqa: T201
+    print(format_plain_text(values))  # noqa: T201
     for rows in (value for value in result.values() if isinstance(value, list)):
-        print(f"\n{text_table(rows)}")  # noqa: T201
+        print(f"\n{format_text_table(rows)}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import one_core
-from engine.encoding.planes import PLANE_BYTES, label_of
+from engine.encoding.planes import PLANE_BYTES, label_from_move
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.files.columns import PLANE_COLUMNS, make_schema
 from pipeline.dumps.chunks import read_chunks
@@ -54,7 +54,7 @@ def _draw_planes(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
         planes[plane, row, chess.square_file(square)] = 1
     planes[12] = mover == chess.BLACK
     for move in board.legal_moves:
-        kind, square = divmod(label_of(move, mover), 64)
+        kind, square = divmod(label_from_move(move, mover), 64)
         planes[13 + kind, square // 8, square % 8] = 1
     return planes
 
@@ -76,7 +76,7 @@ def _iterate_rows(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
         own = None if score is None else score.pov(board.turn).score(mate_score=32000)
         yield {
             "planes": np.packbits(planes, axis=-1, bitorder="little").tobytes(),
-            "label": label_of(node.move, board.turn),
+            "label": label_from_move(node.move, board.turn),
             "promotion": node.move.promotion or 0,
             "castling": board.castling_rights.bit_count(),
             "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),

@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 
 NETWORK_RATINGS = (1000, 1400, 1800, 2200, 2600)
 STOCKFISH_ELOS = {
@@ -37,7 +37,9 @@ and 2."""
 
 def network_side(rating: int) -> SideConfig:
     """Return the embedded network as a player at a rating."""
-    return SideConfig(who=f"onnx:{EMBEDDED}", options=(f"rating={rating}", "aim=strength"))
+    return SideConfig(
+        who=f"onnx:{EMBEDDED_CHECKPOINT}", options=(f"rating={rating}", "aim=strength")
+    )
 
 
 def stockfish_side(elo: int, command: str) -> SideConfig:

@@ -5,8 +5,8 @@ from typing import Any
 
 from numba.extending import intrinsic
 
-BORROWING: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""Options for `@njit(**BORROWING)`: compile a kernel without Numba's reference counting.
+NO_REFCOUNT: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+"""Options for `@njit(**NO_REFCOUNT)`: compile a kernel without Numba's reference counting.
 
 Reference counting costs two atomic operations for each array argument of each call, a third of the
 time of replay. A kernel without it must not return an array or allocate one, directly or in a

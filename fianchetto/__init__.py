@@ -79,9 +79,11 @@ def load(
     `device` is "auto", "cpu" or "cuda". `amp` is the precision: "auto", "off" or "bf16".
     """
     import model
-    from pipeline.samples.shipped import EMBEDDED
+    from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 
-    return model.load(EMBEDDED if directory is None else directory, device=device, amp=amp)
+    return model.load(
+        EMBEDDED_CHECKPOINT if directory is None else directory, device=device, amp=amp
+    )
 
 
 def open_dataset(

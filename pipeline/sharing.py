@@ -20,7 +20,7 @@ from model.card import CARD_FILE, ONNX_FILE
 from pipeline.dataset.dataset import Dataset, is_training_set
 from pipeline.dataset.files.columns import MANIFEST
 from pipeline.errors import ConfigError, FetchError
-from pipeline.storage.tables import text_table
+from pipeline.storage.tables import format_text_table
 
 README_FILE, DATA_CARD_FILE = "README.md", "CARD.md"
 DATASET_PREFIX = "datasets/"
@@ -178,7 +178,7 @@ def format_model_card(card: Mapping[str, Any], repo: str, license: str, measured
             f"{metrics['validation_positions']:,.0f} validation positions, which were used to "
             "choose its settings."
         )
-    network = text_table(
+    network = format_text_table(
         [
             {
                 "preset": card["preset"]["name"],

@@ -22,7 +22,7 @@ from PIL import Image
 
 from model.training.config import DEFAULT_PRESET
 from pipeline.evaluation.game_texts import read_dump
-from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT, SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 from tests.pipeline.board.served import serving as serving_board
 from tests.pipeline.defs.served.browser import find_newest_run
@@ -89,7 +89,7 @@ def main() -> None:
 
 def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
     """Report on the embedded network, and take the first screen of the page."""
-    inputs = ("--checkpoint", str(EMBEDDED), "--pgn", str(games), "--limit", str(limit))
+    inputs = ("--checkpoint", str(EMBEDDED_CHECKPOINT), "--pgn", str(games), "--limit", str(limit))
     run_command("report", *inputs, "--out", str(out))
     page = browser.new_page(viewport={"width": 1300, "height": 780})
     page.goto((out / "report.html").as_uri())

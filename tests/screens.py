@@ -13,7 +13,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT, SAMPLE_DUMP
 from tests.conftest import REPOSITORY
 from tests.pictures import find_chromium, run_command
 
@@ -37,7 +37,7 @@ def make_network() -> tuple[str, str]:
     """Fine-tune the embedded network on the sample for a few steps, once; return both folders."""
     positions, network = str(SCREENS / "positions"), str(SCREENS / "mine")
     run_command("ingest", str(SAMPLE_DUMP), "--out", positions)
-    words = ("--start", str(EMBEDDED), "--steps", "20", "--learning-rate", "0.0005")
+    words = ("--start", str(EMBEDDED_CHECKPOINT), "--steps", "20", "--learning-rate", "0.0005")
     run_command("train", "--positions", positions, *words, "--out", network)
     return positions, network
 
@@ -61,7 +61,7 @@ def list_runs() -> Path:
 
 PAGES: Mapping[str, Callable[[], Path]] = {
     "report": partial(make_report, "one"),
-    "comparison": partial(make_report, "two", str(EMBEDDED)),
+    "comparison": partial(make_report, "two", str(EMBEDDED_CHECKPOINT)),
     "runs": list_runs,
 }
 """Pages by name: functions that make a page and return its file."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 from tests.test_documents import CODE_BLOCK, find_commands
@@ -41,7 +41,7 @@ def reduce_work(words: list[str]) -> list[str]:
 def test_the_commands_of_a_guide_work_in_order(guide: str, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_text("\n".join(random_game(seed) for seed in range(60)))
     (tmp_path / "other.pgn").write_text("\n".join(random_game(seed) for seed in range(60, 70)))
-    shutil.copytree(EMBEDDED, tmp_path / "datasets" / "embedded")
+    shutil.copytree(EMBEDDED_CHECKPOINT, tmp_path / "datasets" / "embedded")
     text = (REPOSITORY / "docs" / "guides" / f"{guide}.md").read_text()
     shown = find_commands(text, CODE_BLOCK)
     if guide == "judging":  # it uses the results of the first guide
@@ -63,7 +63,7 @@ def test_the_commands_of_a_guide_work_in_order(guide: str, tmp_path: Path) -> No
         )
         games = (random_game(seed).replace("\n", text, 1) for seed, text in enumerate(tags))
         (tmp_path / "games.pgn").write_text("\n".join(games))
-        shutil.copytree(EMBEDDED, tmp_path / "datasets" / "checkpoints" / "friend")
+        shutil.copytree(EMBEDDED_CHECKPOINT, tmp_path / "datasets" / "checkpoints" / "friend")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     for words in shown:
         needs_stockfish = any("stockfish" in word for word in words)

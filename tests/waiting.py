@@ -4,13 +4,13 @@ import re
 import time
 from collections.abc import Callable
 
-LONG = 500.0
+HANG_TIMEOUT_SECONDS = 500.0
 """Timeout of tests in seconds, long enough for a busy machine."""
 
 
 def until(condition: Callable[[], object]) -> None:
     """Wait until a condition is true."""
-    end = time.monotonic() + LONG
+    end = time.monotonic() + HANG_TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < end, "timeout"
         time.sleep(0.01)

@@ -23,7 +23,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from engine.kernels import BORROWING, make_intrinsic
+from engine.kernels import NO_REFCOUNT, make_intrinsic
 
 U = np.uint64
 """Type of boards, masks and shift counts."""
@@ -66,13 +66,13 @@ flip = make_intrinsic(_UINT64_FUNCTION, lambda builder, board: builder.bswap(boa
 """Mirror a board top to bottom, uint64 -> uint64, in compiled code: a byte swap."""
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def bit(square: Any) -> Any:
     """Return the bitboard with only `square` set, uint64."""
     return ONE << U(square)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def knight_attacks(board: Any) -> Any:
     """Return the squares attacked by knights on the squares of `board`, uint64."""
     one_west = (board >> U(1)) & NOT_FILE_H
@@ -84,7 +84,7 @@ def knight_attacks(board: Any) -> Any:
     return (near << U(16)) | (near >> U(16)) | (far << U(8)) | (far >> U(8))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def king_attacks(board: Any) -> Any:
     """Return the squares adjacent to the squares of `board`, uint64."""
     row = board | ((board << U(1)) & NOT_FILE_A) | ((board >> U(1)) & NOT_FILE_H)

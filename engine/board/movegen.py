@@ -42,7 +42,7 @@ from engine.board.position import (
     hash_position,
     push,
 )
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 MOVE_PLANES = 13
 """Index of the first move plane: planes 0..12 are the pieces and the side to move."""
@@ -64,7 +64,7 @@ _CASTLE_EAST_EMPTY, _CASTLE_WEST_EMPTY = U(0b110 << 60), U(0b1110 << 56)
 _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
     """Return the squares that a side attacks, uint64.
 
@@ -87,19 +87,19 @@ def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
     )
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def pawn_attacks_down(pawns: Any) -> Any:
     """Return the squares that the opponent's pawns attack, uint64."""
     return ((pawns << U(9)) & NOT_FILE_A) | ((pawns << U(7)) & NOT_FILE_H)
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def pawn_attacks_up(pawns: Any) -> Any:
     """Return the squares that the mover's pawns attack, uint64."""
     return ((pawns >> U(7)) & NOT_FILE_A) | ((pawns >> U(9)) & NOT_FILE_H)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def find_checks_and_pins(position: Any, own: Any, occupied: Any) -> Any:
     """Follow the eight rays from the king; return (check mask, sliding checkers, pinned).
 
@@ -123,7 +123,7 @@ def find_checks_and_pins(position: Any, own: Any, occupied: Any) -> Any:
     return simd.or_lanes(simd.keep_where(checking, ray)), simd.or_lanes(checking), pinned
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _add_en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> None:
     """Add the en-passant capture in one direction (NE or NW) if the king is not left in check.
 
@@ -147,7 +147,7 @@ def _add_en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -
         planes[MOVE_PLANES + direction] |= source
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _add_pawn_moves(
     position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any
 ) -> None:
@@ -163,7 +163,7 @@ def _add_pawn_moves(
     planes[MOVE_PLANES + 7] |= west << U(9)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _write_piece_moves(
     position: Any, planes: Any, empty: Any, target: Any, stuck: Any, king_to: Any
 ) -> None:
@@ -189,7 +189,7 @@ def _write_piece_moves(
     )
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _add_castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
     """Add castling moves to the planes; call it only if the king is not in check."""
     rights = position[CASTLING]
@@ -205,7 +205,7 @@ def _add_castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> N
         planes[MOVE_PLANES + CASTLE_WEST] |= position[KING]
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def legal_planes(position: Any, planes: Any) -> Any:
     """Write the planes of a position into `planes` (uint64[77]); return the number of checkers.
 
@@ -239,7 +239,7 @@ def legal_planes(position: Any, planes: Any) -> Any:
     return checkers
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def is_en_passant_legal(position: Any, planes: Any) -> Any:
     """Return whether the planes (uint64[77]) of a position have a legal en-passant capture."""
     if position[EN_PASSANT] == EMPTY:
@@ -249,13 +249,13 @@ def is_en_passant_legal(position: Any, planes: Any) -> Any:
     return ((east & NOT_FILE_A) | (west & NOT_FILE_H)) & position[EN_PASSANT] != EMPTY
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def position_key(position: Any, planes: Any) -> Any:
     """Return a position's hash for the repetition rule, uint64; `planes` are its 77 planes."""
     return hash_position(position, U(is_en_passant_legal(position, planes)))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def has_no_legal_move(planes: Any) -> Any:
     """Return whether planes (uint64[77]) have no legal move."""
     moves = EMPTY
@@ -264,7 +264,7 @@ def has_no_legal_move(planes: Any) -> Any:
     return moves == EMPTY
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def count_moves(position: Any, planes: Any) -> Any:
     """Count the legal moves of planes (uint64[77]), int64; a promotion counts as four."""
     moves = U(0)
@@ -276,7 +276,7 @@ def count_moves(position: Any, planes: Any) -> Any:
     return np.int64(moves)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def step_target(kind: Any, source: Any) -> Any:
     """Return the to-square (bit index, uint64) of a move of type `kind` from `source`."""
     return (U(source) + _ROTATIONS[kind]) & U(63)

@@ -18,10 +18,10 @@ from engine.board.movegen import (
 )
 from engine.board.position import BISHOP, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK
 from engine.board.simd import alternate_lanes, broadcast, or_lanes, step
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_sliders(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
     """Return the `straight` and `diagonal` sliders that attack a square (one bit), uint64."""
     empty = broadcast(~occupied)
@@ -32,7 +32,7 @@ def _find_sliders(square: Any, occupied: Any, straight: Any, diagonal: Any) -> A
     return or_lanes(reached & alternate_lanes(straight, diagonal))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
     """Return the mover's pieces of kind `word` that reach a square, uint64; pins are ignored.
 
@@ -54,7 +54,7 @@ def _find_reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
     )
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_attackers(position: Any, square: Any, occupied: Any) -> Any:
     """Return the opponent's pieces that attack a square (one bit), uint64."""
     queens = position[QUEEN + 1]
@@ -66,7 +66,7 @@ def _find_attackers(position: Any, square: Any, occupied: Any) -> Any:
     )
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
     """Return the mover's pieces of kind `word` on `sources` that can move to a square, uint64.
 
@@ -101,7 +101,7 @@ def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
     return legal
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def can_capture_en_passant(position: Any, planes: Any) -> Any:
     """Return whether an en-passant capture is legal; `planes` (uint64[77]) is scratch."""
     if pawn_attacks_down(position[EN_PASSANT]) & position[PAWN] == EMPTY:

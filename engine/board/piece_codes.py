@@ -7,13 +7,13 @@ from typing import Any
 
 from numba import njit
 
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 CODE_BITS = 4
 """Number of bits of a square's code, and of words that hold the pieces."""
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def piece_codes(board: Any) -> Any:
     """Return the four words (uint64) that encode the pieces of a position or of planes.
 

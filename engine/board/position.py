@@ -31,7 +31,7 @@ from engine.board.bitboard import (
 )
 from engine.board.rng import FIRST_FACTOR, GOLDEN_GAMMA, SECOND_FACTOR
 from engine.errors import UserError
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 WORDS = 16
 """Number of words of a position."""
@@ -153,7 +153,7 @@ def to_fen(position: Position) -> str:
     return to_board(position).fen(en_passant="fen")
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def mirror(position: Any) -> None:
     """Mirror the position in place: flip it top to bottom, swap the colors, change the turn."""
     for index in range(0, 12, 2):
@@ -165,7 +165,7 @@ def mirror(position: Any) -> None:
     position[EN_PASSANT] = flip(position[EN_PASSANT])
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def occupied_squares(board: Any) -> Any:
     """Return the occupied squares of a position or of planes, uint64."""
     occupied = EMPTY
@@ -174,7 +174,7 @@ def occupied_squares(board: Any) -> Any:
     return occupied
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def find_piece_word(board: Any, square: Any, side: Any) -> Any:
     """Return the index of the word with the piece of `side` on a square (one bit), or -1."""
     for word in range(side, TURN, 2):
@@ -183,7 +183,7 @@ def find_piece_word(board: Any, square: Any, side: Any) -> Any:
     return -1
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
     """Play a legal move in place; afterwards, the position is in the view of the other side.
 
@@ -229,14 +229,14 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
     mirror(position)
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def _mix(total: Any, word: Any) -> Any:
     """Mix a word into the running hash `total`; for each word, this is a bijection of `total`."""
     total = (total ^ word) * FIRST_FACTOR
     return total ^ (total >> U(29))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def hash_position(position: Any, en_passant_legal: Any) -> Any:
     """Hash pieces, turn, castling rights and the en-passant square, uint64.
 
@@ -260,7 +260,7 @@ def hash_position(position: Any, en_passant_legal: Any) -> Any:
     return total ^ (total >> U(31))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def castling_bits(position: Any) -> Any:
     """Pack castling rights, uint64: the mover's king side 1, queen side 2; the opponent's 4, 8."""
     rights = position[CASTLING]
@@ -272,7 +272,7 @@ def castling_bits(position: Any) -> Any:
     )
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def en_passant_file(position: Any) -> Any:
     """Return the file (0 = a) of the en-passant square, uint64, or 255."""
     board = position[EN_PASSANT]

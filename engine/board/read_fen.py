@@ -25,7 +25,7 @@ from engine.board.position import (
     mirror,
     occupied_squares,
 )
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 VALID, MALFORMED, UNPLAYABLE, CHESS960 = range(4)
 """Results of `read_fen`; CHESS960 means that the castling rights exist only in Chess960."""
@@ -62,7 +62,7 @@ def _make_board_chars() -> NDArray[np.int64]:
 _BOARD_CHARS = _make_board_chars()
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_board(text: Any, index: Any, end: Any, position: Any) -> Any:
     """Read the board field; return the index after it, or -1 if it is malformed.
 
@@ -85,7 +85,7 @@ def _read_board(text: Any, index: Any, end: Any, position: Any) -> Any:
     return index if wrong == 0 and left >= 0 and square == 64 and row_end == 64 else -1
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
     """Return the rook on the rank `back` that a small castling letter names, or EMPTY."""
     king, rooks = position[KING + side] & back, position[ROOK + side] & back
@@ -104,7 +104,7 @@ def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
     return rooks & (FILE_A << U(char - _LOWER_A))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_castling(text: Any, index: Any, end: Any, position: Any) -> Any:
     """Read the castling rights; return (index after them, VALID, MALFORMED or CHESS960)."""
     if index < end and text[index] == _DASH:
@@ -128,7 +128,7 @@ def _read_castling(text: Any, index: Any, end: Any, position: Any) -> Any:
     return index, (result if index > first and white <= 2 and black <= 2 else MALFORMED)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_en_passant(text: Any, index: Any, end: Any, black: Any, position: Any) -> Any:
     """Read the en-passant square; return the index after it, or -1 if it is malformed.
 
@@ -153,7 +153,7 @@ def _read_en_passant(text: Any, index: Any, end: Any, black: Any, position: Any)
     return index + 2
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_counter(text: Any, index: Any, end: Any) -> Any:
     """Read a space and up to four digits; return (number, index after them or -1)."""
     if index >= end or text[index] != _SPACE:
@@ -166,7 +166,7 @@ def _read_counter(text: Any, index: Any, end: Any) -> Any:
     return number, (index if index > first else -1)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def read_fen(text: Any, index: Any, end: Any, position: Any) -> Any:
     """Read the FEN `text[index:end]` (uint8) into `position` (uint64[16]); return a result code.
 
@@ -201,7 +201,7 @@ def read_fen(text: Any, index: Any, end: Any, position: Any) -> Any:
     return rights if _is_playable(position) else UNPLAYABLE
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _is_playable(position: Any) -> Any:
     """Return whether kings and pawns are valid and the side not to move is not in check."""
     if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from engine.board.bitboard import U
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 GOLDEN_GAMMA = U(0x9E37_79B9_7F4A_7C15)
 FIRST_FACTOR, SECOND_FACTOR = U(0xBF58_476D_1CE4_E5B9), U(0x94D0_49BB_1331_11EB)
@@ -26,36 +26,36 @@ def mix_bits(word: Any) -> Any:
     return word ^ (word >> U(31))
 
 
-splitmix64 = njit(**BORROWING)(mix_bits)
+splitmix64 = njit(**NO_REFCOUNT)(mix_bits)
 """`mix_bits` in compiled code."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def seed_stream(state: Any, seed: Any, game: Any) -> None:
     """Initialize the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
     state[0] = splitmix64(splitmix64(seed + GOLDEN_GAMMA) ^ (game * GOLDEN_GAMMA + U(1)))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def uniform(state: Any) -> Any:
     """Return a random float64 in the open interval (0, 1) and advance the stream."""
     state[0] += GOLDEN_GAMMA
     return (np.float64(splitmix64(state[0]) >> U(11)) + 0.5) * _UNIFORM_STEP
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def gumbel(state: Any) -> Any:
     """Draw from the standard Gumbel distribution, float64."""
     return -log(-log(uniform(state)))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _normal(state: Any) -> Any:
     """Draw from the standard normal distribution, float64 (Box and Muller 1958)."""
     return sqrt(-2.0 * log(uniform(state))) * cos(2.0 * pi * uniform(state))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def gamma(state: Any, alpha: Any) -> Any:
     """Draw from Gamma(alpha, 1), float64.
 
@@ -76,7 +76,7 @@ def gamma(state: Any, alpha: Any) -> Any:
             return factor * shape * cube
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def dirichlet(state: Any, alpha: Any, out: Any) -> None:
     """Fill `out` (float64[M]) with a sample of the symmetric Dirichlet(alpha)."""
     total = 0.0

@@ -7,7 +7,7 @@ from numba import njit
 from engine.board.bitboard import EMPTY, U, popcount
 from engine.board.movegen import has_no_legal_move
 from engine.board.position import BISHOP, COUNTERS, HALFMOVE_MASK, KNIGHT, PAWN, QUEEN, ROOK
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 ONGOING = -1
 MATE, STALEMATE, INSUFFICIENT_MATERIAL, REPETITION, FIFTY_MOVES = range(5)
@@ -29,7 +29,7 @@ here; under the rules of chess, a player has to claim it."""
 _LIGHT_SQUARES = U(0xAA55_AA55_AA55_AA55)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def has_insufficient_material(position: Any) -> Any:
     """Return whether neither side can mate: bare kings, one minor piece, or same-color bishops."""
     bishops = position[BISHOP] | position[BISHOP + 1]
@@ -42,7 +42,7 @@ def has_insufficient_material(position: Any) -> Any:
     return bishops & _LIGHT_SQUARES == EMPTY or bishops & ~_LIGHT_SQUARES == EMPTY
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def find_ending(position: Any, planes: Any, checkers: Any) -> Any:
     """Return how the game has ended in a position (uint64[16]), or ONGOING.
 

@@ -16,10 +16,10 @@ from engine.board.bitboard import EMPTY
 from engine.board.movegen import attacked_by, pawn_attacks_down, pawn_attacks_up
 from engine.board.position import PAWN, TURN, WORDS, occupied_squares
 from engine.encoding.planes import PIECE_PLANES, check_planes
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _write_attacks(planes_BP: Any, one_kind: Any, attacks_BP: Any) -> None:
     """Write the attacks of all rows; `one_kind` is scratch, uint64[16], all zeros."""
     for row in range(len(planes_BP)):

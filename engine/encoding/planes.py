@@ -95,7 +95,7 @@ def moves_hash() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def label_of(move: chess.Move, turn: chess.Color) -> int:
+def label_from_move(move: chess.Move, turn: chess.Color) -> int:
     """Return the label (0..4095) of a move by the side `turn`; raise LabelError if it has none."""
     flip = 56 if turn == chess.WHITE else 0
     source, target = move.from_square ^ flip, move.to_square ^ flip
@@ -105,7 +105,7 @@ def label_of(move: chess.Move, turn: chess.Color) -> int:
     return kind * 64 + source
 
 
-def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
+def move_from_label(label: int, promotion: int, turn: chess.Color) -> chess.Move:
     """Return the move for a label and promotion (piece type or 0), played by the side `turn`."""
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:

@@ -53,7 +53,7 @@ from engine.board.position import (
 from engine.encoding.planes import LABELS, check_planes
 from engine.evaluation.static_evaluation import best_exchanges
 from engine.evaluation.static_exchange import EXCHANGE_VALUES, MAX_EXCHANGE, see
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 MOVE_FEATURES_VERSION = 1
 """Version of the features and of their encoding in model/network/decoder.py. A network that was
@@ -68,12 +68,12 @@ CENTIPAWNS_PER_UNIT = 10
 """Centipawns per unit of an amount."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _scale_amount(centipawns: Any) -> Any:
     return np.uint8(min(centipawns // CENTIPAWNS_PER_UNIT, 255))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _write_features(
     position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, features: Any
 ) -> None:
@@ -115,7 +115,7 @@ def _write_features(
         features[CHECK] = 2 if has_no_legal_move(planes) else 1
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _write_all_features(
     planes_BP: Any,
     position: Any,

@@ -47,19 +47,19 @@ from engine.evaluation.static_exchange import (
     see,
     straight_attacks,
 )
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 PIECE_WORDS = 12
 MATE_VALUE = 30_000
 """Value of mate, in centipawns."""
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def _count_squares(board: Any) -> Any:
     return np.int64(popcount(board))
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
     """Return the squares attacked by a mover's piece (not the king) on `square`, uint64."""
     if word == PAWN:
@@ -73,7 +73,7 @@ def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
     return diagonal_attacks(square, occupied) | straight_attacks(square, occupied)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def game_phase(board: Any) -> Any:
     """Return the game phase, int64: 24 with all pieces, 0 with pawns and kings only."""
     phase = np.int64(0)
@@ -82,7 +82,7 @@ def game_phase(board: Any) -> Any:
     return min(phase, np.int64(FULL_PHASE))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def mirror_boards(board: Any, out: Any) -> None:
     """Write the twelve piece bitboards of `board` to `out` in the opponent's view."""
     for word in range(0, PIECE_WORDS, 2):
@@ -90,7 +90,7 @@ def mirror_boards(board: Any, out: Any) -> None:
         out[word + 1] = flip(board[word])
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def passed_pawns(own: Any, theirs: Any) -> Any:
     """Return the mover's passed pawns, uint64."""
     down = theirs | (theirs << U(8))
@@ -99,7 +99,7 @@ def passed_pawns(own: Any, theirs: Any) -> Any:
     return own & ~((down << U(8)) | pawn_attacks_down(down))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _evaluate_pawns(board: Any, phase: Any) -> Any:
     """Score the mover's pawn structure and king shelter, int64 centipawns."""
     own = board[PAWN]
@@ -121,7 +121,7 @@ def _evaluate_pawns(board: Any, phase: Any) -> Any:
     return score + _count_squares(shield & own) * np.int64(6) * phase // np.int64(FULL_PHASE)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
     """Return the score of the mover's pieces (int64 centipawns) and their attacks (uint64)."""
     own = EMPTY
@@ -154,7 +154,7 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
     return score + _evaluate_pawns(board, phase), attacks
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _mating_bonus(board: Any, attacks: Any) -> Any:
     """Return the bonus for driving a bare king to the edge and near the mover's king, int64."""
     for word in range(KNIGHT + 1, KING, 2):
@@ -168,7 +168,7 @@ def _mating_bonus(board: Any, attacks: Any) -> Any:
     return np.int64(30) * edge + np.int64(12) * confined + np.int64(12) * closeness
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _shrink_drawish_lead(board: Any, score: Any) -> Any:
     """Divide the score by 8 if the leading side has no pawns and too small a lead to win."""
     if board[PAWN] != EMPTY and board[PAWN + 1] != EMPTY:
@@ -185,7 +185,7 @@ def _shrink_drawish_lead(board: Any, score: Any) -> Any:
     return score
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
     """Return the best and second-best gain of `side` by exchanges on `attacked` squares, int64."""
     best = second = np.int64(0)

@@ -24,7 +24,7 @@ from engine.board.bitboard import (
     knight_attacks,
 )
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 EXCHANGE_VALUES = np.array([100, 100, 320, 320, 330, 330, 500, 500, 950, 950, 0, 0], dtype=np.int64)
 """Value of the piece of each word in an exchange, in centipawns; a king is never captured."""
@@ -67,7 +67,7 @@ _FALLING_MASKS = _make_line_masks(1, -1)
 _RANK_ATTACKS = _make_rank_attacks()
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def _line_attacks(start: Any, line: Any, occupied: Any) -> Any:
     """Return the attacks from `start` along a line that is not a rank, in both directions."""
     blockers = occupied & line
@@ -76,7 +76,7 @@ def _line_attacks(start: Any, line: Any, occupied: Any) -> Any:
     return (up ^ down) & line
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def straight_attacks(square: Any, occupied: Any) -> Any:
     """Return the squares a rook on bit index `square` (uint64) attacks, uint64."""
     row = square & U(56)
@@ -86,7 +86,7 @@ def straight_attacks(square: Any, occupied: Any) -> Any:
     )
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def diagonal_attacks(square: Any, occupied: Any) -> Any:
     """Return the squares a bishop on bit index `square` (uint64) attacks, uint64."""
     start = bit(square)
@@ -95,7 +95,7 @@ def diagonal_attacks(square: Any, occupied: Any) -> Any:
     )
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def attackers(board: Any, square: Any, occupied: Any) -> Any:
     """Return the pieces of both sides that attack bit index `square` (uint64), uint64."""
     target = bit(square)
@@ -110,7 +110,7 @@ def attackers(board: Any, square: Any, occupied: Any) -> Any:
     return pieces & occupied
 
 
-@njit(**BORROWING, inline="always")
+@njit(**NO_REFCOUNT, inline="always")
 def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
     """Return the mover's word of the least valuable kind of `side` in `reach`; -1 for none."""
     for word in range(0, 12, 2):
@@ -119,7 +119,7 @@ def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
     return -1
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
     """Return the gain of `side` if it begins an exchange on a square, int64 centipawns, 0 or more.
 

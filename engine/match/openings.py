@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import FenError, from_board, from_fen
-from engine.encoding.planes import label_of, planes_of
+from engine.encoding.planes import label_from_move, planes_of
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
@@ -124,7 +124,7 @@ def _score_moves(
     values = -_compute_balances(evaluator, after)
     start = 0
     for board, moves, logits_A in zip(boards, moves_of_boards, logits_BA, strict=True):
-        priors_M = logits_A[[label_of(move, board.turn) for move in moves]]
+        priors_M = logits_A[[label_from_move(move, board.turn) for move in moves]]
         values_M = values[start : start + len(moves)]
         yield moves, priors_M - priors_M.max() + values_M / VALUE_TEMPERATURE
         start += len(moves)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import chess
 
-from engine.encoding.planes import move_of
+from engine.encoding.planes import move_from_label
 from engine.search import Search
 
 
@@ -74,7 +74,7 @@ def read_play(
     root, turn = search.root(slot), board.turn
     moves = [
         Line(
-            move_of(int(root.labels[index]), int(root.promotions[index]), turn),
+            move_from_label(int(root.labels[index]), int(root.promotions[index]), turn),
             root.value_at(index),
             float(root.draws[index]),
             int(root.visits[index]),
@@ -90,5 +90,5 @@ def read_play(
 
 def _read_moves(line: list[tuple[int, int]], turn: chess.Color) -> Iterator[chess.Move]:
     for label, promotion in line:
-        yield move_of(label, promotion, turn)
+        yield move_from_label(label, promotion, turn)
         turn = not turn

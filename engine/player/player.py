@@ -20,7 +20,7 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoding.planes import label_of, planes_of
+from engine.encoding.planes import label_from_move, planes_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
 from engine.player.clock import MAX_SIMULATIONS, Budget, Limits, MoveControl, MoveTimer, Timings
@@ -300,7 +300,7 @@ class Player:
             new_moves = moves[len(tree_moves) :]
             turn = board.turn if len(new_moves) % 2 == 0 else not board.turn
             for move in new_moves:
-                search.play(slot, label_of(move, turn), move.promotion or 0)
+                search.play(slot, label_from_move(move, turn), move.promotion or 0)
                 turn = not turn
         self._played[slot] = start, request.game, moves
 
@@ -336,7 +336,7 @@ class Player:
         if timer():  # a tree needs at least one simulation
             wanted = int(before == 0)
         if wanted:
-            pairs = [(label_of(move, board.turn), move.promotion or 0) for move in allowed]
+            pairs = [(label_from_move(move, board.turn), move.promotion or 0) for move in allowed]
             search.run(
                 np.array([slot], dtype=np.int64),
                 simulations=wanted,

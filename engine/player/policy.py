@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import castling_bits, en_passant_file, from_board
-from engine.encoding.planes import label_of, planes_of
+from engine.encoding.planes import label_from_move, planes_of
 from engine.encoding.views import LAST_MOVES, encode_last_moves
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
@@ -142,7 +142,7 @@ def make_policy(
     """Return the policy over the legal moves, or only over the `allowed` ones."""
     by_label: dict[int, chess.Move] = {}
     for move in allowed or board.legal_moves:
-        label = label_of(move, board.turn)
+        label = label_from_move(move, board.turn)
         if label not in by_label or (move.promotion or 0) > (by_label[label].promotion or 0):
             by_label[label] = move
     labels = list(by_label)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import chess
 
-from engine.encoding.planes import LabelError, label_of
+from engine.encoding.planes import LabelError, label_from_move
 from engine.errors import UserError
 from engine.player.boards import castling_rights_are_kept, parse_playable
 from engine.player.clock import Limits
@@ -183,7 +183,7 @@ class GameState:
         for word in words[len(self._words) :]:
             try:
                 move = self.board.parse_uci(word.lower())
-                label_of(move, self.board.turn)  # raises LabelError for a null move
+                label_from_move(move, self.board.turn)  # raises LabelError for a null move
             except (chess.InvalidMoveError, chess.IllegalMoveError, LabelError):
                 raise CommandError(
                     f"illegal move {quote(word)}: the position is rejected"

@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.board.movegen import legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board
-from engine.encoding.planes import PLANES, label_of
+from engine.encoding.planes import PLANES, label_from_move
 from engine.encoding.views import LAST_MOVES, encode_last_moves
 
 PROMOTING_FEN = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1"
@@ -49,7 +49,7 @@ def _make_row(
     is_rated, has_clock = random.random() < 0.75, random.random() < 0.75
     return {
         "planes": planes_P,
-        "label": np.uint16(label_of(move, board.turn)),
+        "label": np.uint16(label_from_move(move, board.turn)),
         "promotion": np.uint8(move.promotion or 0),
         "castling": np.uint8(castling_bits(position)),
         **dict(zip(LAST_MOVES, encode_last_moves(board, len(LAST_MOVES)), strict=True)),

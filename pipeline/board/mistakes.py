@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import chess
 
-from engine.encoding.planes import label_of, planes_of
+from engine.encoding.planes import label_from_move, planes_of
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.move_features import CENTIPAWNS_PER_UNIT, MOVE_FEATURES, legal_move_features
 from engine.evaluation.static_exchange import EXCHANGE_VALUES
@@ -222,7 +222,7 @@ def _read_features(board: chess.Board, move: chess.Move | None) -> dict[str, int
     if move is None:
         return dict.fromkeys(MOVE_FEATURES, 0)
     found = legal_move_features(planes_of([board]))
-    row = found["moves"].tolist().index(label_of(move, board.turn))
+    row = found["moves"].tolist().index(label_from_move(move, board.turn))
     return dict(zip(MOVE_FEATURES, found["move_features"][row].tolist(), strict=True))
 
 

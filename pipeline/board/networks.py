@@ -13,7 +13,7 @@ from engine.json_files import parse_json
 from engine.search.human import ASSUMED_RATING
 from model.card import CARD_FILE, read_player
 from pipeline.board.ask import PLAYERS, People
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.training.train import describe_trainings
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Networks:
         finished = [folder for folder in CHECKPOINTS.glob("*") if _read_card(folder)["finished"]]
         newest_first = sorted(finished, key=_read_time, reverse=True)
         found: dict[str, Path] = {}
-        for folder in (*self.named, *newest_first, EMBEDDED):
+        for folder in (*self.named, *newest_first, EMBEDDED_CHECKPOINT):
             known = [path.resolve() for path in found.values()]
             if (folder / CARD_FILE).is_file() and folder.resolve() not in known:
                 name = folder.resolve().name
@@ -82,13 +82,15 @@ def read_people(folder: Path) -> People:
     """Return the people whose moves a checkpoint predicts: one person if it is an imitation."""
     if (imitated := read_player(folder)) is not None:
         return People(_clean(imitated.names[0], MAX_NAME_CHARS), is_one_person=True)
-    return PLAYERS if folder.resolve() == EMBEDDED else People("the players in its games")
+    return (
+        PLAYERS if folder.resolve() == EMBEDDED_CHECKPOINT else People("the players in its games")
+    )
 
 
 def _describe(name: str, folder: Path) -> dict[str, Any]:
     """Return what the page shows of a network: what it was trained on, and how well it predicts."""
     card, imitated, people = _read_card(folder), read_player(folder), read_people(folder)
-    is_embedded, rating = folder.resolve() == EMBEDDED, 0
+    is_embedded, rating = folder.resolve() == EMBEDDED_CHECKPOINT, 0
     date = datetime.fromtimestamp(_read_time(folder), UTC).date().isoformat()
     if imitated is not None:
         rating = imitated.rating

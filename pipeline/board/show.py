@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.board.bitboard import DIRECTIONS
 from engine.board.movegen import FIRST_KNIGHT_TYPE, legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board, from_fen, to_board
-from engine.encoding.planes import PIECE_PLANES, PLANES, label_of, planes_of, steps, unpack
+from engine.encoding.planes import PIECE_PLANES, PLANES, label_from_move, planes_of, steps, unpack
 from engine.encoding.views import LAST_MOVES, View, apply_labels, apply_view, encode_last_moves
 from engine.encoding.views import view as find_view
 from engine.errors import UserError
@@ -81,7 +81,7 @@ def list_moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
     """Return the legal moves as (label in the view, UCI), by label; promotions only to a queen."""
     shown, board, _ = _prepare_view(fen, view)
     legal = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
-    stored = np.array([label_of(move, board.turn) for move in legal], dtype=np.int64)
+    stored = np.array([label_from_move(move, board.turn) for move in legal], dtype=np.int64)
     labels = apply_labels(shown, np.full(len(legal), board.turn == chess.BLACK), stored)
     return sorted(zip(labels.tolist(), (move.uci() for move in legal), strict=True))
 

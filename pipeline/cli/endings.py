@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS, relative_to_cwd
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT, MIN_SCRATCH_POSITIONS, relative_to_cwd
 
 
 def suggest_command(*words: object) -> str:
@@ -44,7 +44,7 @@ def suggest_training(dataset: object, train_positions: int) -> str:
     """
     options: tuple[object, ...] = ("--minutes", 15)
     if train_positions < MIN_SCRATCH_POSITIONS:
-        start = ("--start", relative_to_cwd(EMBEDDED))
+        start = ("--start", relative_to_cwd(EMBEDDED_CHECKPOINT))
         options = (*start, "--minutes", 5, "--learning-rate", "0.0005")
     return suggest_command(
         "train", "--positions", dataset, *options, "--out", "datasets/checkpoints/first"
@@ -80,7 +80,7 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, datasets: Sequence[o
         measured,
         f"checkpoint: {out} (curves: {out}/metrics.jsonl)",
         suggest_command(
-            *("report", "--checkpoint", f"{relative_to_cwd(EMBEDDED)},{out}"),
+            *("report", "--checkpoint", f"{relative_to_cwd(EMBEDDED_CHECKPOINT)},{out}"),
             *("--positions", datasets[0], "--out", f"datasets/reports/{out.name}"),
         ),
     ]
@@ -106,5 +106,5 @@ def describe_report(
         lines.append(format_human_search(report["human_search"]))
     page = f"{out}/report.html (open it in a browser; also as text and JSON)" if out else None
     lines.append(f"report: {page or '--out DIR writes a page with all figures'}")
-    own = [path for path in checkpoints if path.resolve() != EMBEDDED] or checkpoints
+    own = [path for path in checkpoints if path.resolve() != EMBEDDED_CHECKPOINT] or checkpoints
     return "\n".join([*lines, suggest_command("play", "--checkpoint", own[-1])])

@@ -106,9 +106,9 @@ def _print_result(result: dict[str, Any], as_json: bool) -> None:
     elif "text" in result:
         text = str(result["text"])
     else:
-        from pipeline.storage.tables import plain_text
+        from pipeline.storage.tables import format_plain_text
 
-        text = plain_text(result)
+        text = format_plain_text(result)
     print(replace_control_characters(text))  # noqa: T201
 
 

@@ -30,7 +30,7 @@ from pipeline.dataset.files.manifest import MAX_MANIFEST_BYTES, TrainingSet, rea
 from pipeline.dataset.files.shards import Batch, ShardReader, open_shard
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import DatasetError
-from pipeline.storage.stores import file_hash
+from pipeline.storage.stores import hash_file
 
 TRAINING_SET_VERSION = 3
 TRAINING_SET_FILE = "training_set.json"
@@ -207,7 +207,7 @@ class Dataset:
 def open_manifest(path: Path) -> Dataset:
     """Open a dataset from its manifest alone, without checking its files."""
     manifest = read_manifest(path)
-    return Dataset(path, manifest, file_hash(path / MANIFEST))
+    return Dataset(path, manifest, hash_file(path / MANIFEST))
 
 
 def _list_stored_groups(manifest: Mapping[str, Any], entry: Mapping[str, Any]) -> list[int]:
@@ -253,7 +253,7 @@ def _open_training_set(path: Path) -> Dataset:
     """Open a training set; raises DatasetError unless its counts match its datasets."""
     content, file = read_training_set(path), path / TRAINING_SET_FILE
     joined = tuple(_open_joined(path, entry) for entry in content["datasets"])
-    opened = Dataset(path, content, file_hash(file), joined)
+    opened = Dataset(path, content, hash_file(file), joined)
     for split in ALL_SPLITS:
         rows, total = content["positions"].get(split), opened.count_rows(split)
         if rows != total:

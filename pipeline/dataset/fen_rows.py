@@ -11,12 +11,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from engine.board.position import to_fen
-from engine.encoding.planes import TURN_PLANE, move_of
+from engine.encoding.planes import TURN_PLANE, move_from_label
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.dataset import ALL_SPLITS, Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS, COLUMNS_BY_NAME
-from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.dataset.files.stored_planes import rows_to_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.storage.stores import is_local, publish
 
@@ -58,14 +58,14 @@ def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterat
 
 
 def _make_table(rows: dict[str, Any], split: str) -> pa.Table:
-    positions = row_positions(rows)
+    positions = rows_to_positions(rows)
     colors = np.where(rows["planes"][:, TURN_PLANE] == 0, chess.WHITE, chess.BLACK).tolist()
     moves = zip(rows["label"].tolist(), rows["promotion"].tolist(), colors, strict=True)
     columns: dict[str, Any] = {
         "split": [split] * len(positions),
         "fen": [to_fen(position) for position in positions],
         "uci": [
-            None if label == NO_LABEL else move_of(label, promotion, color).uci()
+            None if label == NO_LABEL else move_from_label(label, promotion, color).uci()
             for label, promotion, color in moves
         ],
     }

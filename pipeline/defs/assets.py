@@ -40,8 +40,8 @@ from pipeline.defs.steps import (
 )
 from pipeline.dumps.source import require_dump
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
-from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS
-from pipeline.storage.stores import file_hash
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT, MIN_SCRATCH_POSITIONS
+from pipeline.storage.stores import hash_file
 from pipeline.training.train import train_on
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def dump(context: dg.AssetExecutionContext, datasets: DataFolder) -> Result:
     with report_user_errors():
         source = datasets.find_dump(context.partition_key)
         require_dump(str(source))
-        digest = file_hash(source)
+        digest = hash_file(source)
     file = {"bytes": source.stat().st_size, "sha256": digest}
     return Result(
         metadata=metadata.describe_path(source) | file, data_version=dg.DataVersion(digest)
@@ -202,7 +202,7 @@ def accuracy_report(
         work = partial(tasks.report, network, data, options.split, options.rule, out)
         report = run_step(context, work)
         manifest = data / (TRAINING_SET_FILE if is_training_set(data) else MANIFEST)
-        hashes = [file_hash(manifest), file_hash(network / CARD_FILE)]
+        hashes = [hash_file(manifest), hash_file(network / CARD_FILE)]
     context.instance.add_run_tags(context.run.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
         metadata=metadata.describe_report(network, data, report, out),
@@ -225,12 +225,15 @@ def choose_start(
     elif options.start == "auto":
         count = Dataset.open(data).count_rows("train")
         reason = f"{count:,} positions"
-        if parse_json((EMBEDDED / CARD_FILE).read_bytes())["preset"]["name"] != options.preset:
+        if (
+            parse_json((EMBEDDED_CHECKPOINT / CARD_FILE).read_bytes())["preset"]["name"]
+            != options.preset
+        ):
             reason += f", and {options.preset} is not the embedded network's preset"
         elif count < MIN_SCRATCH_POSITIONS:
-            start = EMBEDDED
+            start = EMBEDDED_CHECKPOINT
     elif options.start == "embedded":
-        start = EMBEDDED
+        start = EMBEDDED_CHECKPOINT
     elif options.start != "scratch":
         start = datasets.result_folder("checkpoints", options.start)
         if not start.is_dir():
@@ -251,4 +254,8 @@ def _read_start(out: Path, datasets: DataFolder) -> Path | None:
     if start is None:
         return None
     name = str(start.get("name", ""))
-    return EMBEDDED if name == EMBEDDED.name else datasets.result_folder("checkpoints", name)
+    return (
+        EMBEDDED_CHECKPOINT
+        if name == EMBEDDED_CHECKPOINT.name
+        else datasets.result_folder("checkpoints", name)
+    )

@@ -27,8 +27,8 @@ from pipeline.defs.steps import (
 )
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import measure_strength
-from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.stores import file_hash
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
+from pipeline.storage.stores import hash_file
 
 tuning_partitions = dg.DynamicPartitionsDefinition(name="tunings")
 """Partitions of fine-tunings; a key is the name of the folder."""
@@ -71,7 +71,7 @@ def tuned_checkpoint(
     return Result(
         metadata=tuned_metadata.describe_finetuning(out, result),
         check_results=[checks.evaluate_checkpoint(probe)],
-        data_version=metadata.hash_data_version(file_hash(out / "best" / CARD_FILE), CODE_VERSION),
+        data_version=metadata.hash_data_version(hash_file(out / "best" / CARD_FILE), CODE_VERSION),
     )
 
 
@@ -94,7 +94,7 @@ def strength_report(
         card = tuned / "best" / CARD_FILE
         if not card.is_file():
             raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
-        best = file_hash(card)
+        best = hash_file(card)
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
         work = partial(measure_strength, tuned, out, simulations=options.simulations)
         work = partial(work, games=options.games, hand_written=64)
@@ -132,7 +132,9 @@ def imitation(
             [str(datasets.find_dump(name)) for name in names],
             [context.partition_key, *options.names],
             out,
-            base=datasets.result_folder("checkpoints", options.base) if options.base else EMBEDDED,
+            base=datasets.result_folder("checkpoints", options.base)
+            if options.base
+            else EMBEDDED_CHECKPOINT,
             stranger=datasets.imitation_folder(options.stranger) if options.stranger else None,
             report=report,
         )
@@ -140,5 +142,5 @@ def imitation(
     return Result(
         metadata=tuned_metadata.describe_imitation(out, report, result),
         check_results=[checks.evaluate_imitation(result)],
-        data_version=dg.DataVersion(file_hash(out / CARD_FILE)),
+        data_version=dg.DataVersion(hash_file(out / CARD_FILE)),
     )

@@ -34,7 +34,7 @@ from pipeline.storage.http import (
     parse_file_name,
     redact_url,
 )
-from pipeline.storage.stores import file_hash, hold_lock, publish_json
+from pipeline.storage.stores import hash_file, hold_lock, publish_json
 
 LICHESS = "https://database.lichess.org/standard"
 """URL of Lichess's monthly dumps."""
@@ -188,7 +188,7 @@ class _Download:
         lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
         with hold_lock(lock, FetchError(f"another fetch is writing {self.path}: wait for it")):
             exists = self.path.exists()
-            sha256 = file_hash(self.path, self.stop) if exists else self._download(meter)
+            sha256 = hash_file(self.path, self.stop) if exists else self._download(meter)
             if self._load_version() is not None and not self.part.exists():
                 self.state.unlink()  # the last fetch was killed right after the rename
         if self.sha256 not in ("", sha256):
@@ -217,7 +217,7 @@ class _Download:
                 if attempt == MAX_STARTS - 1:
                     raise
                 continue
-            sha256 = file_hash(self.part, self.stop)
+            sha256 = hash_file(self.part, self.stop)
             if self.sha256 in ("", sha256):
                 self.part.replace(self.path)
                 sync_directory(self.path.parent)

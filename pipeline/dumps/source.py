@@ -28,7 +28,7 @@ from pipeline.storage.objects import (
     open_remote,
 )
 from pipeline.storage.preflight import require_utf8
-from pipeline.storage.stores import file_hash, is_url
+from pipeline.storage.stores import hash_file, is_url
 
 BLOCK_BYTES = 1 << 22
 """Bytes to read at a time."""
@@ -314,7 +314,7 @@ def is_same_file(entry: Mapping[str, Any], path: Path) -> bool:
     if path.stat().st_size != entry["bytes"]:
         return False
     is_evaluations = entry.get("input") in evaluations.INPUT_COLUMNS
-    digest = parquet.hash_footer(path).hexdigest() if is_evaluations else file_hash(path)
+    digest = parquet.hash_footer(path).hexdigest() if is_evaluations else hash_file(path)
     return bool(entry["sha256"] == digest)
 
 

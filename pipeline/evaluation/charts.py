@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import to_board
-from engine.encoding.planes import move_of
-from pipeline.dataset.files.stored_planes import row_positions
+from engine.encoding.planes import move_from_label
+from pipeline.dataset.files.stored_planes import rows_to_positions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -216,15 +216,15 @@ def decode_board(
     """Return the board of a dataset's row, from its planes (uint64[77]) and its other columns."""
     numbers = {"castling": castling, "ep_file": ep_file, "ply": ply, "halfmove": halfmove}
     row = {name: np.array([number]) for name, number in numbers.items()}
-    return to_board(row_positions(row | {"planes": planes_P[None]})[0])
+    return to_board(rows_to_positions(row | {"planes": planes_P[None]})[0])
 
 
-def move_from_label(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
+def decode_move(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
     """Return the move with a label (0 to 4095) and a promotion, both as in a dataset's row.
 
     With `promotion` 0, a pawn that reaches the last rank becomes a queen.
     """
-    move = move_of(label, promotion, board.turn)
+    move = move_from_label(label, promotion, board.turn)
     is_last_rank = chess.square_rank(move.to_square) in (0, 7)
     if is_last_rank and not promotion and board.piece_type_at(move.from_square) == chess.PAWN:
         move.promotion = chess.QUEEN

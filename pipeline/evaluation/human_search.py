@@ -13,7 +13,7 @@ from engine.search import Search
 from engine.search.human import HumanRoot, correct_logits, human_config, search_roots
 from engine.search.results import Root
 from pipeline.dataset.files.shards import Batch
-from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.dataset.files.stored_planes import rows_to_positions
 from pipeline.dataset.strata import assign_rating_bands, name_bands
 from pipeline.errors import ConfigError
 
@@ -44,7 +44,7 @@ def search_rows(
 
     `logits_BA` and `wdl_B3` are the network's outputs for the batch.
     """
-    positions_BW = row_positions(batch)
+    positions_BW = rows_to_positions(batch)
     config = human_config(simulations)
     for first in range(0, len(positions_BW), SEARCH_BATCH_ROWS):
         rows = slice(first, first + SEARCH_BATCH_ROWS)

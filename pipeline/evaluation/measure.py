@@ -23,7 +23,7 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import hash_positions
 from pipeline.errors import ConfigError
-from pipeline.evaluation.charts import decode_board, move_from_label
+from pipeline.evaluation.charts import decode_board, decode_move
 
 if TYPE_CHECKING:
     import polars as pl
@@ -301,7 +301,7 @@ def describe_position(batch: Batch, at: int, figures: Mapping[str, Any]) -> dict
     names = ("castling", "ep_file", "label", "promotion", "game", *COPIED_COLUMNS)
     row = {name: int(batch[name][at]) for name in names}
     board = decode_board(batch["planes"][at], row["castling"], row["ep_file"], row["ply"])
-    played = move_from_label(board, row["label"], row["promotion"])
+    played = decode_move(board, row["label"], row["promotion"])
     choice = _describe_choice(board, figures, "")
     if "reference_choice" in figures:
         choice["reference"] = _describe_choice(board, figures, "reference_")
@@ -315,7 +315,7 @@ def describe_position(batch: Batch, at: int, figures: Mapping[str, Any]) -> dict
 def _describe_choice(board: chess.Board, figures: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return a network's first choice in a row, and the rank of the move played."""
     return {
-        "chosen": move_from_label(board, figures[f"{prefix}choice"]).uci(),
+        "chosen": decode_move(board, figures[f"{prefix}choice"]).uci(),
         "played_probability": float(np.exp(-figures[f"{prefix}nll"])),
         "chosen_probability": figures[f"{prefix}choice_probability"],
         "rank": figures[f"{prefix}rank"],

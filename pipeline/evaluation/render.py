@@ -15,7 +15,7 @@ from pipeline.evaluation import charts
 from pipeline.evaluation.figures import SEEN_IN_TRAINING
 from pipeline.evaluation.measure import BOARD_SECTIONS, COMPARISON_SECTIONS
 from pipeline.storage.job_folder import REPORT_KIND, JobFolder, publish_result
-from pipeline.storage.tables import format_markdown, plain_text, text_table
+from pipeline.storage.tables import format_markdown, format_plain_text, format_text_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -54,11 +54,11 @@ def format_report(result: Row) -> str:
     left_out = ("details", "human_search", "slices")
     figures = {name: value for name, value in result.items() if name not in left_out}
     searched = [format_human_search(result["human_search"])] if "human_search" in result else []
-    tables = [
-        f"\nby {title}\n{text_table([{name: row[name] for name in SLICE_COLUMNS} for row in rows])}"
-        for title, rows in result["slices"].items()
-    ]
-    return "\n".join([plain_text(figures), *searched, *tables])
+    tables = []
+    for title, rows in result["slices"].items():
+        columns = [{name: row[name] for name in SLICE_COLUMNS} for row in rows]
+        tables.append(f"\nby {title}\n{format_text_table(columns)}")
+    return "\n".join([format_plain_text(figures), *searched, *tables])
 
 
 def format_human_search(found: dict[str, Any]) -> str:
@@ -75,7 +75,7 @@ def format_human_search(found: dict[str, Any]) -> str:
         for row in found["rows"]
     ]
     title = f"policy corrected by {found['simulations']} simulations, by the player's rating"
-    return f"{title}\n{text_table(rows)}"
+    return f"{title}\n{format_text_table(rows)}"
 
 
 def format_points(row: Row) -> str:

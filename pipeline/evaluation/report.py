@@ -38,7 +38,7 @@ from pipeline.evaluation.measure import (
     take_rows,
 )
 from pipeline.evaluation.measure import PositionFilter as PositionFilter
-from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT, SAMPLE_DUMP
 from pipeline.training.train import describe_trainings, list_datasets
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def reports(
     if (positions is None) == (pgn is None):
         raise ConfigError("give either a dataset (positions) or a PGN file to measure on")
     paths = dict.fromkeys(path.resolve() for path in checkpoints)
-    checkpoints = sorted(paths, key=lambda path: path != EMBEDDED)
+    checkpoints = sorted(paths, key=lambda path: path != EMBEDDED_CHECKPOINT)
     for path in checkpoints:  # fail before a PGN file is ingested, which takes minutes
         read_card(path)
     names = _shorten_names(checkpoints)
@@ -224,7 +224,7 @@ def _shorten_names(paths: Sequence[Path]) -> list[str]:
         while sum(other.parts[-depth:] == path.parts[-depth:] for other in paths) > 1:
             depth += 1
         end = "/".join(path.parts[-depth:])
-        names.append("the embedded network" if path == EMBEDDED else end)
+        names.append("the embedded network" if path == EMBEDDED_CHECKPOINT else end)
     return names
 
 

@@ -36,7 +36,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
-from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.dataset.files.stored_planes import rows_to_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.finetune.config import MIN_SOURCE_SHARE, FinetuneConfig
 from pipeline.finetune.state import TEACHER_SIMULATIONS, TeacherComparison
@@ -89,7 +89,7 @@ def compare_teachers(
     none, and Stopped.
     """
     rows = draw_held_out(human, MAX_HELD_OUT_POSITIONS)
-    positions_NW, values = row_positions(rows), list[NDArray[np.float64]]()
+    positions_NW, values = rows_to_positions(rows), list[NDArray[np.float64]]()
     for evaluator in (_open_evaluator(checkpoint, human, device, progress), evaluate):
         before = len(values) * len(positions_NW)
 
@@ -135,7 +135,7 @@ def _sample_searchable(directory: Path, number: int, count: int, seed: int) -> I
     for batch in batches.sample(ROWS_PER_POSITION * count):
         moves_R = np.bitwise_count(batch["planes"][:, MOVE_PLANES:]).sum(axis=1)
         drawn_R = batch["halfmove"] >= FIFTY_MOVES_PLIES
-        drawn_R |= np.fromiter(map(has_insufficient_material, row_positions(batch)), np.bool_)
+        drawn_R |= np.fromiter(map(has_insufficient_material, rows_to_positions(batch)), np.bool_)
         in_game_R = (batch["plies"] > 0) & (batch["ply"] >= MIN_PLY)
         rows_R = np.flatnonzero((moves_R > 1) & ~drawn_R & in_game_R)
         part = {name: column[rows_R] for name, column in batch.items()}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import hash_positions
-from pipeline.evaluation.charts import decode_board, move_from_label
+from pipeline.evaluation.charts import decode_board, decode_move
 from pipeline.evaluation.figures import paired_difference
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _name_positions(
                 columns = ("planes", "castling", "ep_file", "ply")
                 board = decode_board(*(rows[name][at] for name in columns))
                 moves = counts[key].items()
-                uci = {move_from_label(board, label).uci(): games for label, games in moves}
+                uci = {decode_move(board, label).uci(): games for label, games in moves}
                 named[key] = board.epd(), uci
     return dict(named[key] for key in counts)
 

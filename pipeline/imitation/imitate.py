@@ -42,7 +42,7 @@ from pipeline.imitation.page import write_imitation
 from pipeline.imitation.tune import train_on_all, tune
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.storage.job_folder import CHECKPOINT_KIND, IMITATION_REPORT_KIND, JobFolder
 
 LOG = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def imitate(
     players: Sequence[str],
     out: Path,
     *,
-    base: Path = EMBEDDED,
+    base: Path = EMBEDDED_CHECKPOINT,
     stranger: Path | None = None,
     report: Path | None = None,
     progress: Progress = silent,

@@ -15,7 +15,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import hash_positions
-from pipeline.evaluation.charts import decode_board, format_san, move_from_label
+from pipeline.evaluation.charts import decode_board, format_san, decode_move
 from pipeline.evaluation.figures import paired_difference
 from pipeline.evaluation.measure import (
     BATCH_ROWS,
@@ -154,7 +154,7 @@ def _describe_opening(
     order = np.argsort(-times, kind="stable")[:MAX_OPENING_MOVES].tolist()
     moves = [
         {
-            "san": format_san(board, move_from_label(board, int(labels[at]))),
+            "san": format_san(board, decode_move(board, int(labels[at]))),
             "played": int(times[at]) / len(batch["label"]),
             "imitation": float(imitation_L[labels[at]]),
             "base": float(base_L[labels[at]]),
@@ -162,8 +162,7 @@ def _describe_opening(
         for at in order
     ]
     main, first = (
-        move_from_label(board, int(label)).uci()
-        for label in (labels[order[0]], imitation_L.argmax())
+        decode_move(board, int(label)).uci() for label in (labels[order[0]], imitation_L.argmax())
     )
     arrows = {"played": main, "chosen": first, "rank": 1 + (main != first)}
     return {"fen": board.fen(), "times": len(batch["label"]), "moves": moves, **arrows}

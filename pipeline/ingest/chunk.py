@@ -203,7 +203,7 @@ def _make_columns(
     tagged: TaggedGames, rows: Mapping[str, NDArray[Any]], first_game: int
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of a shard for rows: their own, and those copied from their games."""
-    columns = {name: rows[name] for name in replay.REPLAYED}
+    columns = {name: rows[name] for name in replay.REPLAYED_COLUMNS}
     game = rows["game"].astype(np.int64)
     elo_G2 = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535)
     elo_G2, black = elo_G2.astype(np.uint16), rows["black"]
@@ -236,7 +236,7 @@ def _write_block(
             continue
         seed = (task.config.seed, task.chunk.index, block, number)
         indices = np.random.Generator(np.random.PCG64(seed)).permutation(indices)
-        shuffled = Records(rows.view(replay.ROW, np.ndarray)).take(indices)
+        shuffled = Records(rows.view(replay.ROW_DTYPE, np.ndarray)).take(indices)
         columns = _make_columns(tagged, shuffled, task.chunk.first_game)
         columns |= make_earlier_columns(earlier_RH, indices)
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"

@@ -30,7 +30,7 @@ from engine.board.position import (
 from engine.board.read_fen import CHESS960, MALFORMED, VALID, read_fen
 from engine.encoding.planes import NO_MOVE_TYPE, PLANES, type_table
 from engine.encoding.views import NO_LABEL, NO_LAST_MOVE
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 from pipeline.pgn import replay
 from pipeline.pgn.replay import (
     BAD_FEN,
@@ -48,7 +48,7 @@ _MOVE_TYPES = type_table()
 _TAB = 9
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_field_end(text: Any, at: Any, end: Any) -> Any:
     """Return the offset of the first tab from `at` on, or `end` if there is none."""
     while at < end and text[U(at)] != _TAB:
@@ -56,7 +56,7 @@ def _find_field_end(text: Any, at: Any, end: Any) -> Any:
     return at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_number(text: Any, at: Any, end: Any) -> Any:
     """Parse `text[at:end]` as an integer; return (value up to ±10**9, whether it is valid)."""
     negative = at < end and text[at] == 45
@@ -69,7 +69,7 @@ def _read_number(text: Any, at: Any, end: Any) -> Any:
     return (-value if negative else value), valid
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_score(text: Any, at: Any, end: Any) -> Any:
     """Return White's centipawns, clipped to ±MATE; NO_EVAL for text that is not a score."""
     mate = at < end and text[at] == 35
@@ -81,7 +81,7 @@ def _read_score(text: Any, at: Any, end: Any) -> Any:
     return max(-MATE, min(value, MATE))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_square(text: Any, at: Any, turned: Any) -> Any:
     """Return the square named at `at` as an index in the mover's view, -1 for other text.
 
@@ -93,7 +93,7 @@ def _read_square(text: Any, at: Any, turned: Any) -> Any:
     return 8 * (rank if turned else 7 - rank) + file
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     """Return (label, promotion) of a legal move, (-1, 0) for other text.
 
@@ -121,7 +121,7 @@ def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     return int(kind) * 64 + source, promotion
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _write_row(
     rows: Any, row: Any, position: Any, planes: Any, label: Any, promotion: Any, value: Any
 ) -> None:
@@ -135,7 +135,7 @@ def _write_row(
     rows.plies[row] = rows.repetition[row] = rows.result[row] = 0
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_line(
     text: Any, at: Any, end: Any, position: Any, planes: Any, rows: Any, row: Any
 ) -> Any:
@@ -166,7 +166,7 @@ def _read_line(
 
 @njit(cache=True, nogil=True)
 def _read_rows(text: Any, games: Any, first: Any, rows: Any) -> Any:
-    """Read lines into an array of ROW records; see `read_rows`."""
+    """Read lines into an array of ROW_DTYPE records; see `read_rows`."""
     position, planes = np.empty(WORDS, dtype=np.uint64), np.empty(PLANES, dtype=np.uint64)
     line, filled = first, 0
     while line < len(games.status) and filled < len(rows):
@@ -190,5 +190,5 @@ def read_rows(
     Each line counts as a game with one row. The status is written to `games.status`, the key of the
     position to `games.identity`. Lines with a status other than USED are skipped.
     """
-    line, filled = _read_rows(text, games, first, rows.view(replay.ROW, np.ndarray))
+    line, filled = _read_rows(text, games, first, rows.view(replay.ROW_DTYPE, np.ndarray))
     return int(line), int(filled)

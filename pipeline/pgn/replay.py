@@ -36,7 +36,7 @@ from engine.board.position import (
 from engine.board.rng import GOLDEN_GAMMA
 from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVE_MIRROR, NO_LAST_MOVE
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 from pipeline.pgn.san import (
     NO_MOVE,
     UNCLOSED_TOKEN,
@@ -70,7 +70,7 @@ NO_RESULT = 3
 """Result of an entry that is not a game but a position with its best moves. Its rows have result 0
 and, unlike any game, length 0."""
 
-ROW = np.dtype(
+ROW_DTYPE = np.dtype(
     [
         *((f"codes_{bit}", np.uint64) for bit in range(CODE_BITS)),  # engine.board.piece_codes
         ("key", np.uint64),  # engine.board.position.hash_position, to find repetitions; not stored
@@ -92,10 +92,10 @@ ROW = np.dtype(
     ]
 )
 """A row in memory: 64 bytes, with the wider columns first (see pipeline.dataset.files.kernels)."""
-assert ROW.itemsize == 64
+assert ROW_DTYPE.itemsize == 64
 
 Rows = np.recarray
-"""Array of ROW records, [R]."""
+"""Array of ROW_DTYPE records, [R]."""
 
 
 class Games(NamedTuple):
@@ -115,10 +115,10 @@ class Games(NamedTuple):
 
 def allocate_rows(capacity: int) -> Rows:
     """Return uninitialized rows for `capacity` positions."""
-    return np.empty(capacity, dtype=ROW).view(np.recarray)
+    return np.empty(capacity, dtype=ROW_DTYPE).view(np.recarray)
 
 
-REPLAYED = (
+REPLAYED_COLUMNS = (
     *("label", "promotion", "castling", "ep_file", "last_move", "halfmove"),
     *("repetition", "result", "eval", "clock", "ply", "plies"),
 )
@@ -131,11 +131,11 @@ def collect_earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.u
     The result is uint16[R, H], from the most recent move on.
     """
     earlier_RH = np.empty((filled, history - 1), dtype=np.uint16)
-    _collect_earlier_moves(rows.view(ROW, np.ndarray), earlier_RH)
+    _collect_earlier_moves(rows.view(ROW_DTYPE, np.ndarray), earlier_RH)
     return earlier_RH
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _collect_earlier_moves(rows: Any, out_RH: Any) -> None:
     """Write to column `h` the `last_move` of `h + 1` plies earlier, in the row's mover's view."""
     for row in range(len(out_RH)):
@@ -148,7 +148,7 @@ def _collect_earlier_moves(rows: Any, out_RH: Any) -> None:
             out_RH[row, column] = move
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _count_repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
     """Count how often a row's position occurred earlier in its game, whose rows are adjacent."""
     count, keys = 0, rows.key
@@ -159,7 +159,7 @@ def _count_repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
     return count
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def write_position(rows: Any, row: Any, position: Any) -> None:
     """Write the columns of a row that depend only on its position, except for the key."""
     codes = piece_codes(position)
@@ -170,7 +170,7 @@ def write_position(rows: Any, row: Any, position: Any) -> None:
     rows.halfmove[row] = min(int(position[COUNTERS] & HALFMOVE_MASK), 255)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _write_row(
     rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any
 ) -> None:
@@ -189,7 +189,7 @@ def _write_row(
     rows.ply[row] = ply
 
 
-@njit(**BORROWING, forceinline=True)  # inlined because it runs for every comment
+@njit(**NO_REFCOUNT, forceinline=True)  # inlined because it runs for every comment
 def _store_comment(
     text: Any, at: Any, end: Any, position: Any, rows: Any, first: Any, ply: Any
 ) -> Any:
@@ -208,7 +208,7 @@ def _store_comment(
     return at, has_clock
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _replay_game(
     text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any
 ) -> Any:
@@ -292,7 +292,7 @@ def _replay_game(
     return status, ply, result, has_clocks
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _check_result(position: Any, planes: Any, result: Any) -> Any:
     """Return CONTRADICTION if the result contradicts mate or stalemate on the board, else USED."""
     checkers = legal_planes(position, planes)
@@ -310,13 +310,13 @@ def replay(
     Returns (next game, rows filled). `setups`, uint64[S, 16], are the starting positions. Games
     with a status other than USED are skipped.
     """
-    game, filled = _replay(text, games, setups, first_game, rows.view(ROW, np.ndarray))
+    game, filled = _replay(text, games, setups, first_game, rows.view(ROW_DTYPE, np.ndarray))
     return int(game), int(filled)
 
 
 @njit(cache=True, nogil=True)
 def _replay(text: Any, games: Any, setups: Any, first_game: Any, rows: Any) -> Any:
-    """Replay games into an array of ROW records; see `replay`."""
+    """Replay games into an array of ROW_DTYPE records; see `replay`."""
     position = np.empty(setups.shape[1], dtype=np.uint64)
     planes = np.empty(PLANES, dtype=np.uint64)
     filled, game = np.int64(0), first_game  # typed, as in _replay_game

@@ -20,7 +20,7 @@ from engine.board.movegen import MOVE_PLANES, legal_planes
 from engine.board.movers import legal_movers
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, TURN
 from engine.encoding.planes import NO_MOVE_TYPE, type_table
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 from pipeline.pgn.text import LINE_FEED, find_line_stop, skip_digits, skip_variation
 
 UNKNOWN_RESULT = 2
@@ -35,7 +35,7 @@ ANY_PIECE = -1
 _MOVE_TYPES = type_table()  # global, so that Numba compiles it in as a constant
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_sources(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
     """Return a bitboard of the pieces `word` on `sources` that can legally move to `target`."""
     legal_planes(position, planes)
@@ -49,7 +49,7 @@ def _find_sources(position: Any, planes: Any, word: Any, target: Any, sources: A
     return found
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
     """Return (kind, source) of the only legal move of a piece on `sources` to `target`.
 
@@ -80,7 +80,7 @@ PROMOTION_PIECES = _build_letter_table("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
 illegal."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _measure_castling(text: Any, at: Any, end: Any) -> Any:
     """Return the length of O-O, O-O-O, 0-0 or 0-0-0 at `at`, 0 if there is none."""
     letter = text[at]
@@ -91,7 +91,7 @@ def _measure_castling(text: Any, at: Any, end: Any) -> Any:
     return 3
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _is_null_move(text: Any, at: Any, end: Any) -> Any:
     """Return whether a null move begins at `at`: `--`, `Z0`, `0000` or `@@@@`."""
     char = text[at]
@@ -103,13 +103,13 @@ def _is_null_move(text: Any, at: Any, end: Any) -> Any:
     return following == char and text[at + 2] == char and text[at + 3] == char
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _is_square(text: Any, at: Any, end: Any) -> Any:
     """Return whether a square such as `e4` is at `at`."""
     return at + 2 <= end and 97 <= text[at] <= 104 and 49 <= text[at + 1] <= 56
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     """Read a move of the form `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
 
@@ -152,7 +152,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_points(text: Any, at: Any, end: Any) -> Any:
     """Read `1`, `0`, `1/2` or `0.5` at `at`; return (twice the points, length), else (-9, 0)."""
     if at < end and (text[at] == 48 or text[at] == 49):
@@ -165,7 +165,7 @@ def _read_points(text: Any, at: Any, end: Any) -> Any:
     return -9, 0
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def read_result(text: Any, at: Any, end: Any) -> Any:
     """Read `1-0`, `0-1` or `1/2-1/2` at `at`; return (White's result, length in bytes).
 
@@ -188,7 +188,7 @@ def read_result(text: Any, at: Any, end: Any) -> Any:
     return points - 1, after - at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     """Read the move at `at`; return (kind, source, target, promotion, next byte).
 
@@ -259,7 +259,7 @@ UNCLOSED_TOKEN, UNREADABLE_TOKEN = -1, -2
 """Values that `find_next_token` returns instead of an offset."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def measure_suffix(text: Any, at: Any, end: Any) -> Any:
     """Return the length of the move suffix at `at`, such as `e.p.`; 0 if there is none."""
     for number in range(len(_MOVE_SUFFIX_BYTES)):
@@ -272,7 +272,7 @@ def measure_suffix(text: Any, at: Any, end: Any) -> Any:
     return 0
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _skip_mark(text: Any, at: Any, end: Any, begin: Any) -> Any:
     """Return the byte after a mark such as `+-` or `-/+`, whose first `-` or `/` is at `at`.
 
@@ -286,7 +286,7 @@ def _skip_mark(text: Any, at: Any, end: Any, begin: Any) -> Any:
 
 
 # inlined because it runs once per token: a call with an array would cost more than the work itself
-@njit(**BORROWING, forceinline=True)
+@njit(**NO_REFCOUNT, forceinline=True)
 def _skip_move_number(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Return the byte after the move number at `at`; -1 if it is wrong or part of a word.
 
@@ -307,7 +307,7 @@ def _skip_move_number(text: Any, at: Any, end: Any, begin: Any, ply: Any, number
     return -1 if is_black and ply % 2 == 0 else at
 
 
-@njit(**BORROWING, forceinline=True)
+@njit(**NO_REFCOUNT, forceinline=True)
 def find_next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Return the first byte of the next move, comment or result, or `end`.
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 from pipeline.pgn.san import read_result
 from pipeline.pgn.tags import find_plain_close, has_quoted_value, is_event, is_tag, skip_tags
 from pipeline.pgn.text import (
@@ -67,7 +67,7 @@ class Splitter:
         self.state[_TAG_IN_COMMENT] = max(self.state[_TAG_IN_COMMENT] - count, -1)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
     """Return whether the last word of the line `text[at:end]` is a result or `*`."""
     end = trim_end(text, at, end)
@@ -81,7 +81,7 @@ def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
     return end > word and read_result(text, word, end)[1] == end - word
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _scan_movetext_line(text: Any, at: Any, end: Any, in_comment: Any) -> Any:
     """Scan a line of movetext; `in_comment` says whether it begins in a comment.
 
@@ -97,7 +97,7 @@ def _scan_movetext_line(text: Any, at: Any, end: Any, in_comment: Any) -> Any:
     return following, in_comment, not in_comment and _ends_in_result(text, at, following)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _scan_line_with_semicolon(text: Any, at: Any, end: Any, in_comment: Any) -> Any:
     """Scan a line byte by byte; return (next line, whether that one begins in a comment)."""
     while at < end:
@@ -114,7 +114,7 @@ def _scan_line_with_semicolon(text: Any, at: Any, end: Any, in_comment: Any) -> 
     return end, in_comment
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_first_brace(text: Any, at: Any, end: Any) -> Any:
     """Return the first brace in `text[at:end]`, as its ASCII code; 0 if there is none."""
     while at < end:
@@ -124,7 +124,7 @@ def _find_first_brace(text: Any, at: Any, end: Any) -> Any:
     return 0
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _has_moves(text: Any, at: Any, end: Any) -> Any:
     """Return whether a line of movetext contains more than comments and results."""
     in_comment = False
@@ -145,7 +145,7 @@ def _has_moves(text: Any, at: Any, end: Any) -> Any:
     return False
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _is_first_number(text: Any, at: Any, end: Any) -> Any:
     """Return whether the move number `1.` is at `at`, and not `1...`."""
     if at + 2 > end or text[at] != 49 or text[at + 1] != 46:
@@ -154,7 +154,7 @@ def _is_first_number(text: Any, at: Any, end: Any) -> Any:
     return at >= end or text[at] != 46
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _may_begin_game(
     text: Any, at: Any, end: Any, mode: Any, after_result: Any, has_moves: Any, is_untagged: Any
 ) -> Any:
@@ -170,7 +170,7 @@ def _may_begin_game(
     return mode == IN_MOVETEXT and after_result and has_moves
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> Any:
     """Write the first bytes of the games in `text[at:end]` to `starts`, int64; return their number.
 

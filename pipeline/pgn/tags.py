@@ -17,7 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import U
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 from pipeline.pgn.text import (
     CLOSING_BRACKET,
     find_line_stop,
@@ -62,7 +62,7 @@ def _build_name_tables() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[
 _TAG_NAMES, _TAGS_BY_LENGTH, _FIRST_OF_LENGTH = _build_name_tables()
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_tag(text: Any, at: Any, length: Any) -> Any:
     """Return the index in TAGS of the name at `at`, in any case; -1 for another tag."""
     if length + 1 >= len(_FIRST_OF_LENGTH):
@@ -76,13 +76,13 @@ def _find_tag(text: Any, at: Any, length: Any) -> Any:
     return -1
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _is_word(char: Any) -> Any:
     """Return whether a byte is an ASCII letter, a digit or `_`."""
     return 97 <= char | 32 <= 122 or 48 <= char <= 57 or char == 95
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def is_tag(text: Any, at: Any, end: Any) -> Any:
     """Return whether `[` is at `at`, followed by optional blanks and a letter."""
     if at >= end or text[at] != 91:
@@ -91,7 +91,7 @@ def is_tag(text: Any, at: Any, end: Any) -> Any:
     return at < end and 97 <= text[at] | 32 <= 122
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def is_event(text: Any, at: Any, end: Any) -> Any:
     """Return whether the tag at `at` is `Event`, in any case."""
     at = skip_blanks(text, at + 1, end)
@@ -105,7 +105,7 @@ def is_event(text: Any, at: Any, end: Any) -> Any:
 _QUOTE_ENTITY = np.frombuffer(b"&quot;", dtype=np.uint8)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _measure_quote(text: Any, at: Any, end: Any) -> Any:
     """Return the length in bytes of a quotation mark of any kind at `at`, 0 if there is none."""
     char = text[at]
@@ -124,7 +124,7 @@ def _measure_quote(text: Any, at: Any, end: Any) -> Any:
     return 6 if char == 38 and at + 6 <= end and has_word_at(text, at, _QUOTE_ENTITY) else 0
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def has_quoted_value(text: Any, at: Any, end: Any) -> Any:
     """Return whether a quotation mark follows the name of the tag at `at`, unlike `[Diagram 1]`."""
     at = skip_blanks(text, at + 1, end)
@@ -135,7 +135,7 @@ def has_quoted_value(text: Any, at: Any, end: Any) -> Any:
     return at < end and _measure_quote(text, at, end) > 0
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _measure_quote_before(text: Any, at: Any, end: Any) -> Any:
     """Return the length of a quotation mark at the end of `text[at:end]`, 0 if there is none."""
     for length in (6, 3, 2, 1):
@@ -147,7 +147,7 @@ def _measure_quote_before(text: Any, at: Any, end: Any) -> Any:
     return 0
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _trim_value(text: Any, at: Any, end: Any) -> Any:
     """Return the bounds of a value without surrounding blanks and quotation marks."""
     while at < end and (is_space(text[at]) or _measure_quote(text, at, end) > 0):
@@ -158,7 +158,7 @@ def _trim_value(text: Any, at: Any, end: Any) -> Any:
     return at, end
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _find_tag_close(text: Any, at: Any, end: Any) -> Any:
     """Return the offset of the `]` that closes the tag at `at`, or `end` if none does.
 
@@ -189,7 +189,7 @@ def _find_tag_close(text: Any, at: Any, end: Any) -> Any:
     return close if found < 0 else found
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def find_plain_close(text: Any, at: Any, end: Any) -> Any:
     """Return the offset of a tag's `]` if it is the first one on its line and ends the line, or -1.
 
@@ -202,7 +202,7 @@ def find_plain_close(text: Any, at: Any, end: Any) -> Any:
     return close if closes else -1
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def skip_tags(text: Any, at: Any, end: Any) -> Any:
     """Return the first byte of movetext after the tags of the line `text[at:end]`, or `end`."""
     while at < end and text[at] == 91 and not (at + 1 < end and text[at + 1] == 37):
@@ -210,7 +210,7 @@ def skip_tags(text: Any, at: Any, end: Any) -> Any:
     return end if is_at_line_end(text, at, end) else at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _begins_or_ends_with(text: Any, at: Any, end: Any, word: Any) -> Any:
     """Return whether `text[at:end]` begins or ends with `word` (lower case, uint8), in any case."""
     if end - at < len(word):
@@ -233,7 +233,7 @@ _END_POSITION_WORDS = np.array(
 """Words in the names of tags that hold a later position, such as CurrentPosition."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _may_hold_start(text: Any, name: Any, value: Any, end: Any) -> Any:
     """Return whether a tag that is not in TAGS may hold the game's starting position."""
     if not _begins_or_ends_with(text, name, value, _FEN_WORD) and not has_board(text, value, end):
@@ -244,7 +244,7 @@ def _may_hold_start(text: Any, name: Any, value: Any, end: Any) -> Any:
     return not is_later
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
     """Store the span of the value of the tag whose brackets are at `at` and `close`.
 
@@ -290,7 +290,7 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
     spans[index, 1] = last  # after two different FEN tags, the span covers both: an invalid FEN
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
     """Fill in the spans of the tags, int64[G, F, 2], and the start of each movetext, int64[G].
 
@@ -331,7 +331,7 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
         movetext[game] = at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def copy_spans(text: Any, spans: Any, out: Any, offsets: Any) -> None:
     """Copy the bytes of all spans, int64[G, 2], to `out`, uint8.
 
@@ -346,7 +346,7 @@ def copy_spans(text: Any, spans: Any, out: Any, offsets: Any) -> None:
         offsets[game + 1] = total
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def hash_spans(text: Any, spans: Any, out: Any) -> None:
     """Write the hash (FNV-1a, 64 bits) of each span's bytes to `out`, uint64[G]."""
     for game in range(len(spans)):

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 NO_EVAL, NO_CLOCK = -32768, 65535
 """Values of a row without an evaluation, and without a clock."""
@@ -24,13 +24,13 @@ MATE = 32000
 """Centipawns that stand for a forced mate; evaluations are clipped to ±MATE."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def is_space(char: Any) -> Any:
     """Return whether a byte is white space in Python, which includes line ends."""
     return 9 <= char <= 13 or 28 <= char <= 32
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def skip_spaces(text: Any, at: Any, end: Any) -> Any:
     """Return the first byte from `at` on that is not white space, or `end`."""
     while at < end and is_space(text[at]):
@@ -38,7 +38,7 @@ def skip_spaces(text: Any, at: Any, end: Any) -> Any:
     return at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def trim_end(text: Any, at: Any, end: Any) -> Any:
     """Return the end of `text[at:end]` without trailing white space."""
     while end > at and is_space(text[end - 1]):
@@ -57,7 +57,7 @@ LINE_FEED, SEMICOLON, CLOSING_BRACKET = (np.uint8(char) for char in b"\n;]")
 literal argument."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def find_line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
     """Return the offset of the first LF, CR or `other` (uint8) from `at` on, or `end`."""
     while at + VECTOR_BYTES <= end:
@@ -74,7 +74,7 @@ def find_line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
     return at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def find_last_brace(text: Any, at: Any, end: Any) -> Any:
     """Return the last brace in `text[at:end]`, as its ASCII code; 0 if there is none."""
     while at + VECTOR_BYTES <= end:
@@ -92,7 +92,7 @@ def find_last_brace(text: Any, at: Any, end: Any) -> Any:
     return 0
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def skip_line_break(text: Any, stop: Any, end: Any) -> Any:
     """Return the byte after the line break (LF, CR LF or CR alone) at `stop`, or `end`."""
     if stop + 1 < end and text[stop] == 13 and text[stop + 1] == 10:
@@ -100,19 +100,19 @@ def skip_line_break(text: Any, stop: Any, end: Any) -> Any:
     return min(stop + 1, end)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def skip_line(text: Any, at: Any, end: Any) -> Any:
     """Return the start of the next line, or `end`."""
     return skip_line_break(text, find_line_stop(text, at, end, LINE_FEED), end)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def is_at_line_end(text: Any, at: Any, end: Any) -> Any:
     """Return whether a line break or the end of the text is at `at`."""
     return at >= end or text[at] == 10 or text[at] == 13
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def skip_byte_order_marks(text: Any, at: Any, end: Any) -> Any:
     """Return the byte after any UTF-8 byte-order marks, which concatenated files contain."""
     while at + 3 <= end and text[at] == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF:
@@ -120,7 +120,7 @@ def skip_byte_order_marks(text: Any, at: Any, end: Any) -> Any:
     return at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def skip_blanks(text: Any, at: Any, end: Any) -> Any:
     """Return the byte after blanks, no-break and zero-width spaces; line ends are not blanks."""
     while at < end:
@@ -151,7 +151,7 @@ def skip_blanks(text: Any, at: Any, end: Any) -> Any:
 # ---------------------------------------------------------------- comments and variations
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def skip_digits(text: Any, at: Any, end: Any) -> Any:
     """Return the first byte from `at` on that is not a digit, or `end`."""
     while at < end and 48 <= text[at] <= 57:
@@ -159,7 +159,7 @@ def skip_digits(text: Any, at: Any, end: Any) -> Any:
     return at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def skip_variation(text: Any, at: Any, end: Any) -> Any:
     """Return the byte after the variation that begins at `at`; -1 if it never ends.
 
@@ -187,7 +187,7 @@ def skip_variation(text: Any, at: Any, end: Any) -> Any:
     return -1
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
     """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`.
 
@@ -227,7 +227,7 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
     return (-value if is_negative else value), at
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _read_clock(text: Any, at: Any, end: Any) -> Any:
     """Read ` H:MM:SS]` after `[%clk`; return (seconds up to 65534 or NO_CLOCK, next byte)."""
     begin = at
@@ -250,7 +250,7 @@ def _read_clock(text: Any, at: Any, end: Any) -> Any:
 _CLOCK_WORD, _EVAL_WORD = (np.frombuffer(word, dtype=np.uint8) for word in (b"clk", b"eval"))
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def has_word_at(text: Any, at: Any, word: Any) -> Any:
     """Return whether `word` (uint8) is at `at`. Bounds are not checked."""
     offset = 0
@@ -259,7 +259,7 @@ def has_word_at(text: Any, at: Any, word: Any) -> Any:
     return offset == len(word)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def read_comment(text: Any, at: Any, end: Any) -> Any:
     """Read the comment that begins at `at`; return (byte after it, eval, clock).
 
@@ -302,7 +302,7 @@ _BOARD_CLASSES = _classify_board_bytes()
 _STANDARD_BOARD = np.frombuffer(b"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR", dtype=np.uint8)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def has_board(text: Any, at: Any, end: Any) -> Any:
     """Return whether the text contains a FEN's board other than the standard starting position.
 

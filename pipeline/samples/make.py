@@ -16,7 +16,7 @@ import zstandard
 from tqdm import tqdm
 
 from model.inference.player import Choice, Player, load
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.storage.stores import publish
 
 RATINGS = range(800, 2401, 50)
@@ -77,7 +77,7 @@ def find_early_result(
 
 def main(out: Path, games: int = 2000) -> None:
     """Play the games and write them as a zstd-compressed PGN."""
-    player = load(EMBEDDED)
+    player = load(EMBEDDED_CHECKPOINT)
     text = "".join(play_game(player, number) for number in tqdm(range(games), unit=" games"))
     data = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text.encode())
     publish(out.parent, out.name, games, lambda target: target.write(data))

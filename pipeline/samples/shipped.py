@@ -12,13 +12,13 @@ def bundled_path(name: str) -> Path:
     return in_repository if in_repository.is_dir() else PACKAGES / "fianchetto" / name
 
 
-EMBEDDED = bundled_path("embedded")
+EMBEDDED_CHECKPOINT = bundled_path("embedded")
 """Folder of the embedded checkpoint, the network that plays by default."""
 SAMPLE_DUMP = bundled_path("sample") / "fianchetto_sample_2000.pgn.zst"
 """File with the 2,000 games of the sample."""
 MIN_SCRATCH_POSITIONS = 7_000_000
-"""Number of positions (about 100,000 games) below which training from EMBEDDED gives a better
-network than training from scratch (docs/guides/own_games.md)."""
+"""Number of positions (about 100,000 games) below which training from the embedded checkpoint gives
+a better network than training from scratch (docs/guides/own_games.md)."""
 
 
 def relative_to_cwd(folder: Path) -> Path:

@@ -45,7 +45,7 @@ from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.draw import POSITIONS_FILE, read_drawn
 from pipeline.selfplay.worker import RESULT_TAGS, Journals, StoredSearch
 from pipeline.storage.job_folder import JobFolder
-from pipeline.storage.stores import file_hash, publish, publish_json
+from pipeline.storage.stores import hash_file, publish, publish_json
 
 PGN_FILE, RECORDS_FILE = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20
@@ -120,8 +120,8 @@ def _encode_chunk(
                 StoredSearch(first + ply, value - penalty, best_value - penalty, *others)
             )
     rows_S = np.array([search.row for search in searches], dtype=np.int64)
-    searched = Records(rows.view(pgn.ROW, np.ndarray)).take(rows_S)
-    columns = {name: searched[name] for name in pgn.REPLAYED}
+    searched = Records(rows.view(pgn.ROW_DTYPE, np.ndarray)).take(rows_S)
+    columns = {name: searched[name] for name in pgn.REPLAYED_COLUMNS}
     columns |= make_earlier_columns(pgn.collect_earlier_moves(rows, filled, config.history), rows_S)
     columns["game"] = make_game_column(searched["game"], chunk.first_game)
     packed_SW, splits_G = pack_rows(searched), assign_splits(tagged.games.identity, config)
@@ -160,7 +160,7 @@ def _encode_positions(folder: JobFolder, journals: Journals, config: IngestConfi
     content = (drawn / GAMES).read_bytes()
     publish(folder.notes, "games-00000.parquet", games, lambda target: target.write(content))
     _publish_note(
-        folder, 0, file_hash(drawn / POSITIONS_FILE), games, np.concatenate(promotions), files
+        folder, 0, hash_file(drawn / POSITIONS_FILE), games, np.concatenate(promotions), files
     )
 
 

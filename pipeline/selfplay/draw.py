@@ -37,7 +37,7 @@ from pipeline.dataset.dataset import Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS, GAMES
 from pipeline.dataset.files.games import GAMES_COLUMNS
 from pipeline.dataset.files.shards import Batch, make_rows_table, open_shard, write_rows
-from pipeline.dataset.files.stored_planes import pack_planes, row_positions
+from pipeline.dataset.files.stored_planes import pack_planes, rows_to_positions
 from pipeline.dataset.hashing import splitmix64, to_unit_interval
 from pipeline.dataset.position_keys import hash_positions
 from pipeline.errors import Stopped
@@ -326,7 +326,7 @@ def play_random_moves(
                 "stopped while random moves were played; run the same command to start over"
             )
         part = {name: column[first : first + RANDOM_MOVE_BLOCK] for name, column in rows.items()}
-        boards = [to_board(position) for position in row_positions(part)]
+        boards = [to_board(position) for position in rows_to_positions(part)]
         part["ply"] += np.array([_play_moves(board, rng) for board in boards], part["ply"].dtype)
         part["planes"][:] = planes_of(boards)
         part["halfmove"][:] = [board.halfmove_clock for board in boards]

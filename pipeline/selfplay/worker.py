@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import COUNTERS
-from engine.encoding.planes import move_of
+from engine.encoding.planes import move_from_label
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.progress import Stop, never
@@ -233,7 +233,7 @@ def make_game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
     assert game.ending is not None
     board, moves = chess.Board(), []
     for label, promotion in zip(game.labels, game.promotions, strict=True):
-        moves.append(move_of(label, promotion, board.turn))
+        moves.append(move_from_label(label, promotion, board.turn))
         board.push(moves[-1])
     record = {
         "number": game.number,

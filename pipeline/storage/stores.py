@@ -256,7 +256,7 @@ def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Publ
     return published
 
 
-def file_hash(path: Path, stop: Stop = never) -> str:
+def hash_file(path: Path, stop: Stop = never) -> str:
     """Return a file's sha256 in hex; polls `stop`, since large files take a minute."""
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -14,19 +14,19 @@ FORMULA_PREFIXES = ("=", "+", "-", "@", "\t")
 """First characters that make a spreadsheet read a text as a formula."""
 
 
-def plain_text(result: Mapping[str, Any], indent: int = 0) -> str:
+def format_plain_text(result: Mapping[str, Any], indent: int = 0) -> str:
     """Format a result as aligned lines of names and values; nested objects are indented."""
     leaves = [name for name, value in result.items() if not isinstance(value, dict)]
     width, lines = max(map(len, leaves), default=0), []
     for name, value in result.items():
         if isinstance(value, dict):
-            lines += [" " * indent + name, plain_text(value, indent + 2)]
+            lines += [" " * indent + name, format_plain_text(value, indent + 2)]
         else:
             lines.append(" " * indent + f"{name:<{width}}  {_format_value(value)}")
     return "\n".join(lines)
 
 
-def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def format_text_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Format rows as a table of aligned columns, with three decimals."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_format_value(row.get(name), places=3) for name in names] for row in rows]

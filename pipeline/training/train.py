@@ -13,7 +13,7 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Shares
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.samples.shipped import EMBEDDED, MIN_SCRATCH_POSITIONS, relative_to_cwd
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT, MIN_SCRATCH_POSITIONS, relative_to_cwd
 from pipeline.storage.job_folder import CHECKPOINT_KIND, JobFolder
 
 LOG = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ def train_on(
             "%s positions are few for training from scratch: `--start %s --learning-rate 0.0005` "
             "gives a better network",
             f"{count:,}",
-            relative_to_cwd(EMBEDDED),
+            relative_to_cwd(EMBEDDED_CHECKPOINT),
         )
     data = describe_data(datasets) | ({} if start is None else {"start": describe_start(start)})
     data |= {} if player is None else {"player": player}

@@ -30,7 +30,7 @@ from pipeline.dataset.strata import (
 )
 from pipeline.errors import ConfigError
 from pipeline.storage.job_folder import AUDIT_KIND, publish_result
-from pipeline.storage.tables import format_markdown_table, text_table
+from pipeline.storage.tables import format_markdown_table, format_text_table
 
 Rows = Mapping[str, NDArray[Any]]
 
@@ -230,7 +230,7 @@ def list_sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[s
 def format_audit_text(result: Mapping[str, Any]) -> str:
     """Format an audit as text."""
     parts = [
-        (title.upper(), sentence, text_table(rows) if rows else "")
+        (title.upper(), sentence, format_text_table(rows) if rows else "")
         for title, sentence, rows in list_sections(result)
     ]
     return "\n\n".join("\n".join(filter(None, part)) for part in parts)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.encoding.planes import PLANES, LabelError, label_of
+from engine.encoding.planes import PLANES, LabelError, label_from_move
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.json_files import safe_text
 from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
@@ -39,7 +39,7 @@ from pipeline.evaluation.game_texts import read_dump, read_game_texts
 from pipeline.ingest.games import decode_span, parse_result
 from pipeline.pgn import tags
 from pipeline.pgn.text import MATE, translate_movetext
-from pipeline.storage.stores import file_hash, open_for_arrow
+from pipeline.storage.stores import hash_file, open_for_arrow
 
 MAX_REPLAYED_BYTES = 1 << 30
 """Rows are only sampled from games that begin within this many decompressed bytes of a dump."""
@@ -101,7 +101,7 @@ def list_joined_datasets(directory: Path) -> tuple[list[Path], list[str]]:
         if not (folder / MANIFEST).is_file():
             problems.append(f"{entry['name']}: is missing")
             continue
-        if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
+        if hash_file(folder / MANIFEST) != entry["manifest_sha256"]:
             problems.append(f"{entry['name']}: its manifest has changed since it was joined")
         found.append(folder)
     return found, problems
@@ -120,7 +120,7 @@ def compare_files(directory: Path) -> list[str]:
         path = directory / entry["name"]
         if not path.is_file():
             problems.append(f"{path.name}: missing")
-        elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
+        elif path.stat().st_size != entry["bytes"] or hash_file(path) != entry["sha256"]:
             problems.append(f"{path.name}: does not match its hash")
         elif (footer := _read_footer(path)) is None or footer.num_rows != entry["rows"]:
             problems.append(f"{path.name}: does not have the number of rows in the manifest")
@@ -281,7 +281,7 @@ def compare_row(row: Row, text: bytes) -> str:
     board, move = node.parent.board(), node.move
     white = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
     try:
-        label = label_of(move, board.turn)
+        label = label_from_move(move, board.turn)
     except LabelError:  # a null move, which is never stored: the row is of another game
         return f"the dump's game has the move {move.uci()} there"
     moved = {"label": label, "promotion": move.promotion or 0}
@@ -318,7 +318,7 @@ def _compare_line(row: Row, line: str) -> str:
     expected["eval"] = white if board.turn else -white
     if uci:
         move = board.parse_uci(uci)
-        expected |= {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
+        expected |= {"label": label_from_move(move, board.turn), "promotion": move.promotion or 0}
     return _compare_board(row, board, expected)
 
 
@@ -369,6 +369,6 @@ def encode_planes(board: chess.Board) -> NDArray[np.uint64]:
             planes_P[2 * (piece - 1) + side] = chess.flip_vertical(view.pieces_mask(piece, color))
     planes_P[12] = 0 if board.turn == chess.WHITE else 2**64 - 1
     for move in board.legal_moves:
-        kind, bit = divmod(label_of(move, board.turn), 64)
+        kind, bit = divmod(label_from_move(move, board.turn), 64)
         planes_P[MOVE_PLANES + kind] |= np.uint64(1 << bit)
     return planes_P

@@ -11,9 +11,9 @@ import numpy as np
 import zstandard
 
 from engine.board.position import to_board
-from engine.encoding.planes import TURN_PLANE, move_of
+from engine.encoding.planes import TURN_PLANE, move_from_label
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.dataset.files.stored_planes import rows_to_positions
 from pipeline.pgn.text import MATE, NO_EVAL
 
 GAME_COLUMNS = (
@@ -48,14 +48,18 @@ def read_evaluated_rows(directory: Path) -> Iterator[dict[str, Any]]:
 
 def list_boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
     """Yield each row's board, move and White's evaluation in centipawns."""
-    positions = row_positions(rows)
+    positions = rows_to_positions(rows)
     black = rows["planes"][:, TURN_PLANE] != 0
     columns = (rows[name].tolist() for name in ("label", "promotion", "eval"))
     for position, turned, label, promotion, value in zip(
         positions, black.tolist(), *columns, strict=True
     ):
         color = chess.BLACK if turned else chess.WHITE
-        yield to_board(position), move_of(label, promotion, color), -value if turned else value
+        yield (
+            to_board(position),
+            move_from_label(label, promotion, color),
+            -value if turned else value,
+        )
 
 
 def score(value: int) -> dict[str, int | None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.waiting import LONG
+from tests.waiting import HANG_TIMEOUT_SECONDS
 
 
 @dataclass
@@ -126,7 +126,7 @@ def serving() -> Iterator[Server]:
             self.wfile.flush()
             if fault.stall:
                 server.sent.set()
-                server.closing.wait(LONG)
+                server.closing.wait(HANG_TIMEOUT_SECONDS)
 
         def log_message(self, *_: object) -> None:
             return

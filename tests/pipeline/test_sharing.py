@@ -16,7 +16,7 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, FetchError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.sharing import pull, push
 from tests.model.test_checkpoint import make
 from tests.pipeline.hub import Hub, serving
@@ -47,7 +47,7 @@ def test_a_checkpoint_arrives_with_a_filled_card(hub: Hub, tmp_path: Path) -> No
     report.mkdir()
     headline = {"headline": "The network finds 51.3 % of the moves.", "compared": "Chance 7 %."}
     (report / "report.json").write_text(json.dumps(headline))
-    done = push(EMBEDDED, "me/net", "gpl-3.0", report=report)
+    done = push(EMBEDDED_CHECKPOINT, "me/net", "gpl-3.0", report=report)
     repo = hub.repos["models", "me/net"]
     assert sorted(done["files"]) == sorted(repo)
     assert hub.private["me/net"]
@@ -62,7 +62,7 @@ def test_a_checkpoint_arrives_with_a_filled_card(hub: Hub, tmp_path: Path) -> No
     names = {path.name for path in (tmp_path / "net").iterdir()}
     assert names == {*done["files"]}
     for name in names - {"README.md"}:
-        assert (tmp_path / "net" / name).read_bytes() == (EMBEDDED / name).read_bytes()
+        assert (tmp_path / "net" / name).read_bytes() == (EMBEDDED_CHECKPOINT / name).read_bytes()
     with pytest.raises(ConfigError, match="not an empty directory"):
         pull("me/net", tmp_path / "net")
 
@@ -78,7 +78,7 @@ def test_a_changed_weight_is_refused(hub: Hub, tmp_path: Path) -> None:
         pull("me/tiny", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     shutil.rmtree(tmp_path / "out.pulling")
-    shutil.copytree(EMBEDDED, tmp_path / "damaged")
+    shutil.copytree(EMBEDDED_CHECKPOINT, tmp_path / "damaged")
     (tmp_path / "damaged" / "model.onnx").write_bytes(b"x")
     with pytest.raises(Exception, match="hash"):
         push(tmp_path / "damaged", "me/damaged", "mit")
@@ -114,4 +114,4 @@ def test_errors_are_one_line(hub: Hub, tmp_path: Path, monkeypatch: pytest.Monke
         push(tmp_path, "me/none", "mit")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[hf\]'"):
-        push(EMBEDDED, "me/net", "mit")
+        push(EMBEDDED_CHECKPOINT, "me/net", "mit")

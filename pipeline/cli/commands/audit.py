@@ -40,7 +40,7 @@ class Join(BaseCommand):
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""
         from pipeline.dataset.join import join
-        from pipeline.storage.tables import plain_text
+        from pipeline.storage.tables import format_plain_text
 
         work = partial(join, self.datasets, self.out, self.join, remove=self.remove)
         manifest = self.call_with_progress(work)
@@ -49,7 +49,7 @@ class Join(BaseCommand):
         shown = ("name", "first_date", "last_date", "held_out", "why")
         datasets = [{key: entry[key] for key in shown} for entry in manifest["datasets"]]
         held_out = {entry["name"]: f"{entry['held_out']} ({entry['why']})" for entry in datasets}
-        text = plain_text(result | {"held_out": held_out})
+        text = format_plain_text(result | {"held_out": held_out})
         suggestion = suggest_training(self.out, manifest["positions"]["train"])
         return result | {"datasets": datasets, "text": f"{text}\n{suggestion}"}
 
@@ -103,7 +103,7 @@ class Verify(BaseCommand):
 
     def run(self) -> dict[str, Any]:
         """Verify the datasets and return a summary. Raises DifferenceError with all differences."""
-        from pipeline.storage.tables import plain_text
+        from pipeline.storage.tables import format_plain_text
         from pipeline.validation.verify import list_joined_datasets
 
         differences: list[str] = []
@@ -127,7 +127,7 @@ class Verify(BaseCommand):
         elif not_compared:
             verdict = "files and splits are correct; not compared with a dump: the rows of "
             verdict += ", ".join(not_compared)
-        text = "\n".join([plain_text(summaries), *differences, verdict])
+        text = "\n".join([format_plain_text(summaries), *differences, verdict])
         result = {"datasets": summaries, "problems": differences, "text": text}
         if differences:
             raise DifferenceError(f"{verdict} in {', '.join(map(str, self.datasets))}", result)
@@ -176,12 +176,12 @@ class Rows(BaseCommand):
     def run(self) -> dict[str, Any]:
         """Write the rows to --out, or return them to print."""
         from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
-        from pipeline.storage.tables import text_table
+        from pipeline.storage.tables import format_text_table
 
         if self.out is None:
             tables = fen_rows(self.dataset, self.split, self.count or NUM_PRINTED_ROWS)
             rows = [row for table in tables for row in table.to_pylist()]
-            return {"rows": rows, "text": text_table(rows) if rows else "no rows"}
+            return {"rows": rows, "text": format_text_table(rows) if rows else "no rows"}
         work = partial(write_fen_rows, self.dataset, self.out)
         num_rows = self.call_with_progress(partial(work, split=self.split, count=self.count or 0))
         return {"out": str(self.out), "rows": num_rows}

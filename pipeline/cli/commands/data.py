@@ -75,12 +75,12 @@ class Ingest(BaseCommand):
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest
         from pipeline.storage.stores import catch_store_errors, parse_path
-        from pipeline.storage.tables import plain_text
+        from pipeline.storage.tables import format_plain_text
 
         if self.estimate:
             work = partial(estimate, self.sources, self.ingest, workers=self.workers)
             estimates = self.call_with_progress(work, "estimate")
-            return estimates | {"text": plain_text(estimates)}
+            return estimates | {"text": format_plain_text(estimates)}
         if self.out is None:
             raise ConfigError("give --out DIR, or --estimate")
         out, engine = parse_path(self.out), make_engine(self.engine, self.workers)

@@ -20,13 +20,13 @@ class Presets(BaseCommand):
         """Return a row for each network."""
         from model.costs import count_costs
         from model.network.presets import presets
-        from pipeline.storage.tables import text_table
+        from pipeline.storage.tables import format_text_table
 
         rows = [
             {"preset": row.name, "view": row.view, "moves": row.moves} | count_costs(row)
             for row in presets().values()
         ]
-        return {"presets": rows, "text": text_table(rows)}
+        return {"presets": rows, "text": format_text_table(rows)}
 
 
 @settings(ConfigError)
@@ -156,7 +156,7 @@ class Calibrate(BaseCommand):
         """Fit, store and return the weights."""
         from pipeline.evaluation.calibrate import calibrate
         from pipeline.storage.stores import parse_path
-        from pipeline.storage.tables import text_table
+        from pipeline.storage.tables import format_text_table
 
         work = partial(calibrate, self.checkpoint, parse_path(self.positions), split=self.split)
         found = self.call_with_progress(partial(work, rows=self.rows, simulations=self.simulations))
@@ -174,7 +174,7 @@ class Calibrate(BaseCommand):
         )
         inputs = ("--checkpoint", self.checkpoint, "--positions", self.positions)
         suggestion = suggest_command("report", *inputs, "--simulations", self.simulations)
-        return found | {"text": "\n".join([text_table(weights), fitted, suggestion])}
+        return found | {"text": "\n".join([format_text_table(weights), fitted, suggestion])}
 
 
 def _require_name(out: Path, suffix: str, file_kind: str) -> None:

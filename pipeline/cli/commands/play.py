@@ -19,7 +19,7 @@ from model.settings import settings
 from pipeline.cli.commands.base import BaseCommand
 from pipeline.cli.progress import show_progress
 from pipeline.errors import ConfigError
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 
 MAX_PLAYER_NAME_CHARS = 103
 """Maximum number of characters of an imitated player's names in the line that GUIs show."""
@@ -50,8 +50,8 @@ class Uci(BaseCommand):
         # the engine itself announces compilation, by UCI's `info string`
         logging.getLogger("engine.compiling").disabled = True
         network = self.checkpoint
-        if network is None and self.evaluator is None and EMBEDDED.is_dir():
-            network = EMBEDDED
+        if network is None and self.evaluator is None and EMBEDDED_CHECKPOINT.is_dir():
+            network = EMBEDDED_CHECKPOINT
         if network is not None:
             require_card(network)
         player = f"{self.evaluator or 'hand-written'} evaluator"
@@ -197,10 +197,10 @@ class Review(BaseCommand):
         if self.player:
             return self._review_games()
         pgn = next(read_dump(str(self.game)), b"").decode("utf-8", "replace")
-        player = model.load(self.checkpoint or EMBEDDED, device="cpu")
+        player = model.load(self.checkpoint or EMBEDDED_CHECKPOINT, device="cpu")
         request, people = (
             ReviewRequest(pgn=pgn, source=self.scores),
-            read_people(self.checkpoint or EMBEDDED),
+            read_people(self.checkpoint or EMBEDDED_CHECKPOINT),
         )
         first, *steps, last = review(request, player, people=people)
         rows = [step["row"] for step in steps]
@@ -222,7 +222,7 @@ class Review(BaseCommand):
             if len(data) > MAX_PGN_BYTES:
                 raise ConfigError(f"{self.game} is larger than {MAX_PGN_BYTES >> 20} MiB: split it")
         request = GamesRequest(pgn=data.decode("utf-8", "replace"), name=self.player)
-        steps = review_games(request, self.checkpoint or EMBEDDED)
+        steps = review_games(request, self.checkpoint or EMBEDDED_CHECKPOINT)
         header = next(steps)["header"]
         summary: dict[str, Any] = {}
         with show_progress("review") as progress:

@@ -12,7 +12,7 @@ from pipeline.cli.endings import describe_checkpoint, describe_report, suggest_c
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import PositionFilter
 from pipeline.ingest.filters import NAMES_HOLD_COMMAS
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.storage.job_folder import REPORT_KIND
 
 
@@ -169,7 +169,9 @@ class Imitate(BaseCommand):
         from pipeline.imitation.imitate import imitate
         from pipeline.imitation.page import format_imitation
 
-        work = partial(imitate, self.sources, self.player, self.out, base=self.base or EMBEDDED)
+        work = partial(
+            imitate, self.sources, self.player, self.out, base=self.base or EMBEDDED_CHECKPOINT
+        )
         result = self.call_with_progress(partial(work, stranger=self.stranger))
         page = f"report: {self.out}/report/report.html (also as text and JSON)"
         suggestion = suggest_command("play", "--checkpoint", self.out)

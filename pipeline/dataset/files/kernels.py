@@ -22,7 +22,7 @@ from engine.board.movegen import MOVE_PLANES, MOVE_TYPES, legal_planes
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import CASTLING, EN_PASSANT, KING, MAX_MOVES, TURN, WORDS
 from engine.encoding.views import NO_LABEL
-from engine.kernels import BORROWING
+from engine.kernels import NO_REFCOUNT
 
 # ---------------------------------------------------------------- planes and columns
 
@@ -33,7 +33,7 @@ _ROW_WORDS = SINGLE_PLANES + sum(MOVE_COLUMN_WIDTHS)
 assert _ROW_WORDS == MOVE_PLANES + MOVE_TYPES
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
     """Copy planes, uint64[R, 77], to columns: 0..12 to uint64[13, R], the others to `groups`.
 
@@ -55,7 +55,7 @@ def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
             e[wide + plane] = words[at + 45 + plane]
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
     """Copy columns to planes, contiguous uint64[R, 77]: the inverse of `split_planes`."""
     words = out_RP.reshape(-1)
@@ -86,7 +86,7 @@ VALID, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
 """Results of checking a packed position."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> None:
     """Pack planes, castling rights and en-passant files (uint8) into uint64[R, PACKED_WORDS]."""
     for row in range(len(rows_RP)):
@@ -95,7 +95,7 @@ def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -
         out[4] = planes[TURN] & U(1) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> Any:
     """Pack a compact shard's columns, four uint64[R] and three uint8[R], into `out_RW`.
 
@@ -111,7 +111,7 @@ def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out
     return np.int64(-1)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _unpack_position(packed_W: Any, position: Any) -> None:
     """Unpack one packed position to a position, uint64[16], without its counters."""
     a, b, c, d = packed_W[0], packed_W[1], packed_W[2], packed_W[3]
@@ -141,7 +141,7 @@ def _unpack_position(packed_W: Any, position: Any) -> None:
     position[EN_PASSANT] = U(1) << (U(16) + file) if file < U(8) else EMPTY
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) -> Any:
     """Write the planes of packed positions to `out_RP`, uint64[R, 77].
 
@@ -189,7 +189,7 @@ def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
         split_planes(scratch[: last - first], pieces_CR[:, first:last], tile)
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def unpack_to_positions(packed_RW: Any, positions_RW: Any) -> None:
     """Unpack packed positions to positions, uint64[R, 16], with all counters 0."""
     for row in range(len(packed_RW)):
@@ -231,7 +231,7 @@ prefetch: Any = intrinsic(_make_prefetch)
 """Prefetch the cache line of `words[index]`, where `words` is uint64[n]."""
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
     """Copy the picked rows (int64) of a contiguous uint64 array to `out_RP`, in picked order."""
     count, width = len(picked_R), rows_RP.shape[1]
@@ -245,7 +245,7 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
             out_RP[row, word] = rows_RP[source, word]
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _take_columns(
     numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: Any, out_CK: Any
 ) -> None:
@@ -257,7 +257,7 @@ def _take_columns(
             out[row] = numbers[U(picked_K[row]) * width + number]
 
 
-@njit(**BORROWING)
+@njit(**NO_REFCOUNT)
 def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 

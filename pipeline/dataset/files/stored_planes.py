@@ -170,7 +170,7 @@ def to_positions(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return positions
 
 
-def row_positions(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
+def rows_to_positions(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     """Convert rows to positions for a search or a board, uint64[R, 16].
 
     Reads the columns `planes castling ep_file halfmove ply`. Earlier positions of the game are not

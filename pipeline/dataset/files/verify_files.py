@@ -24,7 +24,7 @@ from engine.cores import count_cores
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.manifest import damaged_file_error
 from pipeline.errors import DatasetError
-from pipeline.storage.stores import catch_store_errors, file_hash, is_local
+from pipeline.storage.stores import catch_store_errors, hash_file, is_local
 
 CACHE_VARIABLE = "FIANCHETTO_CACHE"
 """Environment variable that names the folder for marks, by default `~/.cache/fianchetto`."""
@@ -133,7 +133,7 @@ def _compare_hashes(
     pool = ThreadPoolExecutor(min(HASH_THREADS, count_cores()), "hash")
     try:
         hashes = pool.map(
-            lambda entry: file_hash(directory / entry["name"], lambda: closing.is_set() or stop()),
+            lambda entry: hash_file(directory / entry["name"], lambda: closing.is_set() or stop()),
             entries,
         )
         for entry, found in zip(entries, hashes, strict=True):

@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.report import PositionFilter
 from pipeline.finetune.config import EvenCount, FinetuneConfig
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.storage.stores import file_hash
+from pipeline.storage.stores import hash_file
 
 
 @settings(ConfigError)
@@ -56,7 +56,7 @@ class TrainingSetOptions:
 
     def derive_name(self, datasets: Sequence[Path]) -> str:
         """Return a name derived from a hash of the datasets and options."""
-        inputs = [file_hash(path / MANIFEST) for path in datasets] + [str(self.join)]
+        inputs = [hash_file(path / MANIFEST) for path in datasets] + [str(self.join)]
         digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:8]
         return f"{datasets[0].name if len(datasets) == 1 else f'{len(datasets)}-datasets'}-{digest}"
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.defs.resources import DataFolder
-from pipeline.evaluation.charts import decode_board, draw_position, format_san, move_from_label
+from pipeline.evaluation.charts import decode_board, draw_position, format_san, decode_move
 from pipeline.storage.stores import publish_bytes
 
 Row = Mapping[str, Any]
@@ -70,7 +70,7 @@ def draw_board(row: Row) -> tuple[str, str]:
         row["ply"],
         row["halfmove"],
     )
-    move = move_from_label(board, row["label"], row["promotion"])
+    move = decode_move(board, row["label"], row["promotion"])
     drawing = draw_position({"fen": board.fen(), "played": move.uci(), "rank": 1}, BOARD_PIXELS)
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color

@@ -10,7 +10,7 @@ import pytest
 
 from engine.board.movegen import count_moves, legal_planes
 from engine.board.position import from_fen
-from engine.encoding.planes import legal_mask, move_of
+from engine.encoding.planes import legal_mask, move_from_label
 from tests.engine.oracle import ascii_board
 
 BOARDS = Path(__file__).parents[2] / "data" / "boards.txt"
@@ -78,7 +78,7 @@ def test_the_engine_and_python_chess_agree_with_the_drawing(drawn: DrawnBoard):
     assert count_moves(position, planes) == len(drawn.moves)
     last, moves = "8" if board.turn else "1", set()
     for label in np.flatnonzero(legal_mask(planes[None])[0]).tolist():
-        uci = move_of(label, 0, board.turn).uci()
+        uci = move_from_label(label, 0, board.turn).uci()
         promotes = uci[3] == last and board.pawns >> chess.parse_square(uci[:2]) & 1
         moves |= {uci + piece for piece in "nbrq"} if promotes else {uci}
     assert moves == drawn.moves

@@ -8,7 +8,7 @@ import pytest
 
 from engine.board.movegen import legal_planes
 from engine.board.position import MAX_MOVES, FenError, from_board, from_fen, mirror
-from engine.encoding.planes import LABELS, PLANES, label_of
+from engine.encoding.planes import LABELS, PLANES, label_from_move
 from engine.evaluation.evaluator import uniform
 from engine.evaluation.handwritten import score_moves
 from engine.match.openings import BookError, read_book
@@ -44,7 +44,7 @@ def test_a_search_has_room_for_any_game(algorithm: str) -> None:
     search.start(0, from_fen(BEFORE))
     search.run(simulations=8)
     assert search.root().visits.tolist() == [8]
-    search.play(0, label_of(chess.Move.from_uci("g7h6"), chess.BLACK), 0)
+    search.play(0, label_from_move(chess.Move.from_uci("g7h6"), chess.BLACK), 0)
     search.run(simulations=8)
     assert (len(search.root().labels), search.choose()[0].tolist()) == (0, [-1])
 

@@ -11,9 +11,9 @@ from engine.encoding.planes import (
     LabelError,
     PlanesError,
     check_planes,
-    label_of,
+    label_from_move,
     legal_mask,
-    move_of,
+    move_from_label,
     moves_hash,
     unpack,
 )
@@ -52,9 +52,9 @@ def test_labels_and_moves_that_do_not_exist_are_errors():
     # out of range (twice), one step north from the top row, a knight's step off the board
     for label in (-1, 4096, 0, 56 * 64):
         with pytest.raises(LabelError, match=f"label {label} is not a move"):
-            move_of(label, 0, chess.WHITE)
+            move_from_label(label, 0, chess.WHITE)
     with pytest.raises(LabelError, match="a1b4"):
-        label_of(chess.Move.from_uci("a1b4"), chess.WHITE)
+        label_from_move(chess.Move.from_uci("a1b4"), chess.WHITE)
 
 
 def test_unpacked_planes_and_legal_labels_follow_the_bit_order():

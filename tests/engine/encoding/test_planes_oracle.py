@@ -17,7 +17,7 @@ from engine.board import position as words
 from engine.board.movegen import count_moves, is_en_passant_legal, legal_planes, position_key
 from engine.board.movers import can_capture_en_passant, legal_movers
 from engine.board.position import from_board, from_fen, mirror, push, to_fen
-from engine.encoding.planes import label_of, legal_mask, move_of
+from engine.encoding.planes import label_from_move, legal_mask, move_from_label
 from engine.search.chess_rules import play
 from tests.conftest import shared_data
 from tests.engine import oracle
@@ -108,10 +108,10 @@ class Comparison:
         assert from_fen(fen).tolist() == position.tolist()
         labels = set()
         for move in board.legal_moves:
-            label = label_of(move, board.turn)
+            label = label_from_move(move, board.turn)
             labels.add(label)
             assert label == oracle.label(move, board.turn), f"{fen} {move}"
-            assert move_of(label, move.promotion or 0, board.turn) == move
+            assert move_from_label(label, move.promotion or 0, board.turn) == move
             child = position.copy()
             play(child, label, move.promotion or 0)
             board.push(move)

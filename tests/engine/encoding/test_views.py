@@ -10,7 +10,7 @@ import pytest
 
 from engine.board.position import castling_bits, en_passant_file, from_board
 from engine.encoding.inferred import infer_columns
-from engine.encoding.planes import label_of, planes_of, unpack
+from engine.encoding.planes import label_from_move, planes_of, unpack
 from engine.encoding.views import (
     NO_LAST_MOVE,
     MissingColumnError,
@@ -60,7 +60,7 @@ def test_chessmarros_published_planes_and_labels() -> None:
     black = np.array([board.turn == chess.BLACK for board in boards])
     assert 20 < black.sum() < 80, "both sides must be to move"
     best = [chess.Move.from_uci(row["best_uci"]) for row in published]
-    stored = [label_of(move, board.turn) for move, board in zip(best, boards, strict=True)]
+    stored = [label_from_move(move, board.turn) for move, board in zip(best, boards, strict=True)]
     labels = apply_labels(view("chessmarro77"), black, np.array(stored, dtype=np.uint16))
     assert labels.tolist() == [row["best"] for row in published]
 

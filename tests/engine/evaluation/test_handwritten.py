@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.encoding import planes
-from engine.encoding.planes import PLANES, legal_mask, move_of
+from engine.encoding.planes import PLANES, legal_mask, move_from_label
 from engine.evaluation import handwritten, static_evaluation, static_exchange
 from engine.evaluation.evaluator import Evaluator, uniform
 
@@ -32,7 +32,7 @@ def value(board: chess.Board) -> int:
 
 def read_move(board: chess.Board, label: int) -> chess.Move:
     """Return the move of a label; pawns promote to queens."""
-    move = move_of(label, 0, board.turn)
+    move = move_from_label(label, 0, board.turn)
     is_pawn = board.piece_type_at(move.from_square) == chess.PAWN
     if is_pawn and chess.square_rank(move.to_square) in (0, 7):
         move.promotion = chess.QUEEN

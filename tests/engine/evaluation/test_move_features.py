@@ -5,7 +5,7 @@ import hashlib
 import chess
 import numpy as np
 
-from engine.encoding.planes import LABELS, PLANES, label_of
+from engine.encoding.planes import LABELS, PLANES, label_from_move
 from engine.evaluation.move_features import (
     CENTIPAWNS_PER_UNIT,
     MOVE_FEATURES,
@@ -77,7 +77,7 @@ def compare(boards: list[chess.Board]) -> dict[str, int]:
     counts, index = dict.fromkeys(MOVE_FEATURES, 0), 0
     for row, board in enumerate(boards):
         legal = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
-        moves = {label_of(move, board.turn): move for move in legal}
+        moves = {label_from_move(move, board.turn): move for move in legal}
         labels = found["moves"][index : index + len(moves)] - row * LABELS
         assert labels.tolist() == sorted(moves)
         for label in labels.tolist():

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import chess
 import numpy as np
 
-from engine.encoding.planes import label_of
+from engine.encoding.planes import label_from_move
 from engine.evaluation.evaluator import Evaluator
 from engine.search import SearchConfig
 from tests.engine.search.stubs import Arrays, planes_of
@@ -77,7 +77,7 @@ def expand(node: Node, answer: Arrays, temperature: float) -> float:
     logits_BA, wdl_B3 = answer
     node.moves = list(node.board.legal_moves)
     assert not any(move.promotion for move in node.moves), "the reference has no promotions"
-    labels = [label_of(move, node.board.turn) for move in node.moves]
+    labels = [label_from_move(move, node.board.turn) for move in node.moves]
     logits = logits_BA[0, labels].astype(np.float64)
     weights = np.exp((logits - logits.max()) / temperature)
     node.priors = (weights / weights.sum()).astype(np.float32).astype(np.float64)

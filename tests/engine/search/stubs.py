@@ -11,7 +11,7 @@ from numba import njit
 from engine.board.bitboard import EMPTY, U, lowest_square
 from engine.board.rng import splitmix64
 from engine.encoding import planes
-from engine.encoding.planes import LABELS, label_of, move_of
+from engine.encoding.planes import LABELS, label_from_move, move_from_label
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
 from engine.search.chess_rules import position_and_history
@@ -38,7 +38,7 @@ class TableEvaluator:
             board = chess.Board(fen)
             logits = np.full(LABELS, -30.0, dtype=np.float32)
             for uci, prior in priors.items():
-                logits[label_of(board.parse_uci(uci), board.turn)] = math.log(prior)
+                logits[label_from_move(board.parse_uci(uci), board.turn)] = math.log(prior)
             outcome = np.array(wdl(value), dtype=np.float32)
             self.answers[planes_of(board).tobytes()] = logits, outcome
         self.even = np.zeros(LABELS, dtype=np.float32), np.array(wdl(0.0), dtype=np.float32)
@@ -121,7 +121,7 @@ def search_board(
     pairs = None
     if allowed is not None:
         moves = [chess.Move.from_uci(uci) for uci in allowed]
-        pairs = [(label_of(move, board.turn), move.promotion or 0) for move in moves]
+        pairs = [(label_from_move(move, board.turn), move.promotion or 0) for move in moves]
     search.run(allowed=pairs)
     for uci in path.split():
         play(search, 0, board, uci)
@@ -132,13 +132,13 @@ def search_board(
 def play(search: Search, slot: int, board: chess.Board, uci: str) -> bool:
     """Play a UCI move of `board` in a slot; return whether its subtree is kept."""
     move = board.parse_uci(uci)
-    return search.play(slot, label_of(move, board.turn), move.promotion or 0)
+    return search.play(slot, label_from_move(move, board.turn), move.promotion or 0)
 
 
 def list_ucis(root: Root, turn: chess.Color) -> list[str]:
     """Return the root's moves in UCI."""
     pairs = zip(root.labels.tolist(), root.promotions.tolist(), strict=True)
-    return [move_of(label, promotion, turn).uci() for label, promotion in pairs]
+    return [move_from_label(label, promotion, turn).uci() for label, promotion in pairs]
 
 
 def by_uci(root: Root, turn: chess.Color, field: str = "visits") -> dict[str, Any]:
@@ -149,4 +149,4 @@ def by_uci(root: Root, turn: chess.Color, field: str = "visits") -> dict[str, An
 def choose_uci(search: Search, slot: int, turn: chess.Color, **how: Any) -> str:
     """Return the move that a slot's search chooses, in UCI; "" if the game is over."""
     labels, promotions = search.choose(np.array([slot], dtype=np.int64), **how)
-    return "" if labels[0] < 0 else move_of(int(labels[0]), int(promotions[0]), turn).uci()
+    return "" if labels[0] < 0 else move_from_label(int(labels[0]), int(promotions[0]), turn).uci()

@@ -4,7 +4,7 @@ import chess
 import numpy as np
 import pytest
 
-from engine.encoding.planes import LABELS, label_of
+from engine.encoding.planes import LABELS, label_from_move
 from engine.evaluation.evaluator import uniform
 from engine.search import Root, Search, SearchConfig
 from engine.search.chess_rules import position_and_history
@@ -80,7 +80,9 @@ def test_without_visits_moves_have_the_root_s_value_except_mates() -> None:
     board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1")  # Ra8#
     root = root_of(board, value=0.25)
     values_A = move_values(root, search_root(root, 8, salt=0))
-    by_move = {move.uci(): values_A[label_of(move, board.turn)] for move in board.legal_moves}
+    by_move = {
+        move.uci(): values_A[label_from_move(move, board.turn)] for move in board.legal_moves
+    }
     assert by_move.pop("a1a8") == 1.0
     assert list(by_move.values()) == pytest.approx([0.25] * len(by_move))
 
@@ -91,7 +93,7 @@ def test_a_promotion_has_the_value_of_its_best_piece() -> None:
     found = search_root(root, 400, salt=5)
     values = by_uci(found, board.turn, "values")
     pieces = [values[f"e7e8{piece}"] for piece in "nbrq"]
-    label = label_of(chess.Move.from_uci("e7e8q"), board.turn)
+    label = label_from_move(chess.Move.from_uci("e7e8q"), board.turn)
     assert move_values(root, found)[label] == pytest.approx(np.nanmax(pieces))
     assert len({round(value, 6) for value in pieces}) > 1
 

@@ -7,7 +7,7 @@ import chess
 import numpy as np
 import pytest
 
-from engine.encoding.planes import label_of
+from engine.encoding.planes import label_from_move
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.human import HumanRoot, human_config, search_roots
@@ -62,7 +62,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def assert_same_tree(forest: Forest, slot: int, number: int, node: reference.Node) -> int:
     """Compare visits, values and priors of all edges below a node; return the number of nodes."""
     edges = get_edges(forest, slot, number)
-    labels = [label_of(move, node.board.turn) for move in node.moves]
+    labels = [label_from_move(move, node.board.turn) for move in node.moves]
     edge_of = {label: index for index, label in enumerate(edges["label"].tolist())}
     order = [edge_of[label] for label in labels]
     assert edges["visits"][order].tolist() == node.finished.tolist(), node.board.fen()

@@ -6,7 +6,7 @@ import chess
 import numpy as np
 import pytest
 
-from engine.encoding.planes import label_of
+from engine.encoding.planes import label_from_move
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Search, SearchConfig, SearchError
@@ -261,7 +261,7 @@ def test_only_allowed_moves_are_searched_and_only_an_allowed_mate_in_one_is_foun
     allowed = ["a1a7", "e1d2", "e1f2"]
     _, root = search_board(board, HashEvaluator(), simulations=40, allowed=allowed)
     logits_BA, _ = HashEvaluator()(planes_of(board)[None])
-    labels = [label_of(chess.Move.from_uci(uci), chess.WHITE) for uci in allowed]
+    labels = [label_from_move(chess.Move.from_uci(uci), chess.WHITE) for uci in allowed]
     weights = np.exp(logits_BA[0, labels].astype(float))
     expected = dict(zip(allowed, (weights / weights.sum()).tolist(), strict=True))
     assert by_uci(root, chess.WHITE, "priors") == pytest.approx(expected, abs=1e-6)

@@ -12,7 +12,7 @@ from engine.evaluation.evaluator import Evaluator, uniform
 from tests.engine.search.stubs import board_of
 from tests.engine.uci.test_transcripts import MATE_IN_ONE, MATED, STALEMATED
 from tests.engine.uci.uci_talk import Counting, Talk, last_info
-from tests.waiting import LONG
+from tests.waiting import HANG_TIMEOUT_SECONDS
 
 START = {move.uci() for move in chess.Board().legal_moves}
 QUIET = "position startpos moves e2e4 e7e5 g1f3 b8c6"
@@ -229,7 +229,7 @@ def test_a_go_during_loading_is_answered_before_the_engine_ends(end: str | None,
     loaded = threading.Event()
 
     def load(checkpoint: str | None, threads: int) -> Evaluator:
-        assert loaded.wait(LONG)
+        assert loaded.wait(HANG_TIMEOUT_SECONDS)
         return uniform
 
     with Talk(load=load, ready=False) as talk:
@@ -254,7 +254,7 @@ def test_a_closed_output_ends_the_engine() -> None:
 
         talk.engine._write = fail
         talk.say("position startpos", "go nodes 5")
-        assert has_failed.wait(LONG)
+        assert has_failed.wait(HANG_TIMEOUT_SECONDS)
         talk.say("isready")
         talk.end()
         assert isinstance(talk.error, BrokenPipeError)

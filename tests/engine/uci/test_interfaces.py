@@ -10,7 +10,7 @@ from engine.evaluation.evaluator import Evaluator, uniform
 from tests.engine.search.stubs import board_of
 from tests.engine.uci.test_options import count_calibrated
 from tests.engine.uci.uci_talk import Talk, words_of
-from tests.waiting import LONG
+from tests.waiting import HANG_TIMEOUT_SECONDS
 
 REJECTED = [
     ("fen 4k3/4R3/8/8/8/8/8/4K3 w - - 0 1", "in check"),
@@ -87,7 +87,7 @@ def test_isready_does_not_block_other_commands_during_loading() -> None:
     loaded = threading.Event()
 
     def load(checkpoint: str | None, threads: int) -> Evaluator:
-        assert loaded.wait(LONG)
+        assert loaded.wait(HANG_TIMEOUT_SECONDS)
         return uniform
 
     with Talk(load=load, ready=False) as talk:
@@ -118,6 +118,6 @@ def test_a_failure_to_load_ends_the_engine(ask: str) -> None:
     with Talk(load=fail_to_load, ready=False) as talk:
         talk.say(ask)
         assert talk.until("info")[-1] == "info string there is no network"
-        talk._thread.join(LONG)
+        talk._thread.join(HANG_TIMEOUT_SECONDS)
         assert not talk._thread.is_alive()
         assert str(talk.error) == "there is no network"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.encoding.planes import label_of
+from engine.encoding.planes import label_from_move
 from engine.encoding.views import NO_LAST_MOVE
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator, uniform
@@ -18,7 +18,7 @@ from engine.uci.options import STRENGTH_LADDER
 from tests.engine.uci.uci_talk import Counting, Talk, last_info
 
 START = {move.uci() for move in chess.Board().legal_moves}
-KNIGHT = label_of(chess.Move.from_uci("g1f3"), chess.WHITE)
+KNIGHT = label_from_move(chess.Move.from_uci("g1f3"), chess.WHITE)
 QUEEN = "position fen 4k3/8/8/3q4/4P3/8/8/4K3 w - - 0 1"  # exd5 wins a queen
 
 
@@ -201,7 +201,7 @@ def test_human_style_plays_the_policy_without_time_and_can_be_stopped() -> None:
 
 
 def test_policy_style_plays_the_likeliest_move_or_samples_at_a_temperature() -> None:
-    labels = [label_of(chess.Move.from_uci(word), chess.WHITE) for word in ("g1f3", "e2e4")]
+    labels = [label_from_move(chess.Move.from_uci(word), chess.WHITE) for word in ("g1f3", "e2e4")]
     counting = Counting()
 
     def two(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.uci import Engine, Load
-from tests.waiting import LONG
+from tests.waiting import HANG_TIMEOUT_SECONDS
 
 
 class FakeClock:
@@ -46,7 +46,7 @@ class Counting:
         self.clock.now += self.seconds
         if len(self.batches) == self._hold_after:
             self._held.set()
-            assert self._released.wait(LONG)
+            assert self._released.wait(HANG_TIMEOUT_SECONDS)
         if self.broken:
             raise RuntimeError("out of\nmemory")
         return self.evaluator(planes_BP)
@@ -59,7 +59,7 @@ class Counting:
 
     def wait_until_held(self) -> None:
         """Wait until the evaluator is blocked: a round is running, and the clock stands still."""
-        assert self._held.wait(LONG)
+        assert self._held.wait(HANG_TIMEOUT_SECONDS)
 
     def release(self) -> None:
         """Unblock the evaluator."""
@@ -111,14 +111,14 @@ class Talk:
         """Close the engine's input and wait for it to finish."""
         if not self._output.closed:
             self._output.close()
-        self._thread.join(LONG)
+        self._thread.join(HANG_TIMEOUT_SECONDS)
         assert not self._thread.is_alive(), "the engine must end when its input ends"
 
     def until(self, start: str) -> list[str]:
         """Return the engine's lines up to the first that begins with `start`."""
-        lines = [self._received.get(timeout=LONG)]
+        lines = [self._received.get(timeout=HANG_TIMEOUT_SECONDS)]
         while not lines[-1].startswith(start):
-            lines.append(self._received.get(timeout=LONG))
+            lines.append(self._received.get(timeout=HANG_TIMEOUT_SECONDS))
         return lines
 
     def drain(self) -> list[str]:

@@ -18,14 +18,14 @@ from tests.conftest import REPOSITORY
 
 pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
-EMBEDDED = REPOSITORY / "datasets" / "embedded"
+EMBEDDED_CHECKPOINT = REPOSITORY / "datasets" / "embedded"
 
 
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
     """Copy the embedded network's card and export; nothing here reads its weights."""
     for name in (CARD_FILE, ONNX_FILE):
-        shutil.copy(EMBEDDED / name, tmp_path / name)
+        shutil.copy(EMBEDDED_CHECKPOINT / name, tmp_path / name)
     return tmp_path
 
 

@@ -13,7 +13,7 @@ import chess.variant
 import numpy as np
 import pytest
 
-from engine.encoding.planes import label_of, legal_mask, planes_of
+from engine.encoding.planes import label_from_move, legal_mask, planes_of
 from engine.errors import UserError
 from engine.match import Limit
 from engine.match.players import Contestant, LocalSide, MoveRequest
@@ -28,12 +28,12 @@ from model.network.device import DeviceError
 from model.network.network import build
 from model.network.preset import Preset
 from model.network.presets import presets
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.engine.uci.uci_talk import Talk, last_info
 from tests.model.network.test_presets import DISTINCT, small
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
-from tests.waiting import LONG
+from tests.waiting import HANG_TIMEOUT_SECONDS
 
 RATED = replace(TINY, name="rated", condition="ratings_clock", condition_width=8)
 
@@ -64,7 +64,10 @@ def test_importing_model_does_not_import_torch_and_loading_does_not_import_its_c
         name: value for name, value in os.environ.items() if not name.startswith(("GOMP", "OMP_W"))
     }
     command = [sys.executable, "-c", code, str(tmp_path)]
-    assert subprocess.run(command, env=variables, check=False, timeout=LONG).returncode == 0
+    assert (
+        subprocess.run(command, env=variables, check=False, timeout=HANG_TIMEOUT_SECONDS).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize("row", DISTINCT, ids=DISTINCT.get)
@@ -87,7 +90,7 @@ def test_probabilities_and_value_are_the_evaluators(tmp_path: Path) -> None:
     choice = loaded.choose(board)
     assert choice.move in choice.probabilities.keys() == set(board.legal_moves)
     for move, probability in choice.probabilities.items():
-        label = label_of(move, board.turn)
+        label = label_from_move(move, board.turn)
         assert probability == pytest.approx(np.exp(logits[0, label]) / total, rel=1e-4)
     assert choice.wdl == pytest.approx(tuple(wdl[0]))
     assert choice.value == pytest.approx(choice.wdl[0] - choice.wdl[2])
@@ -149,7 +152,11 @@ CHECKMATE = chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1")
         (lambda: player(RATED).policies("startpos", 1500), UserError, "ratings must be a list"),  # type: ignore[arg-type]
         (lambda: player(RATED).analyse("startpos", 0), UserError, "simulations is 0"),
         (lambda: player(RATED).analyse("startpos", 4, lines="3"), UserError, "lines must be"),  # type: ignore[arg-type]
-        (lambda: load(EMBEDDED, device="onnx"), DeviceError, "must be auto, cpu or cuda, not 'on"),
+        (
+            lambda: load(EMBEDDED_CHECKPOINT, device="onnx"),
+            DeviceError,
+            "must be auto, cpu or cuda, not 'on",
+        ),
         (lambda: player(TINY).choose(CHECKMATE), GameOverError, "no legal move"),
         (lambda: player(TINY).choose("startpos", rating=1500), ConditionError, "no input 'elo'"),
     ],
@@ -198,7 +205,7 @@ def test_a_network_conditioned_on_speed_reads_the_time_control() -> None:
     given = {"elo": 1500, "opponent_elo": 1500, "base": 180, "increment": 2}
     columns = {name: np.array([number]) for name, number in given.items()}
     logits = fast.evaluator(planes_of([board]), columns)[0][0]
-    labels = [label_of(move, chess.WHITE) for move in blitz]
+    labels = [label_from_move(move, chess.WHITE) for move in blitz]
     assert np.diff(np.log(list(blitz.values()))) == pytest.approx(np.diff(logits[labels]), abs=1e-3)
     for other in (None, "bullet", "1800+0"):
         assert fast.choose(board, rating=1500, time_control=other).probabilities != blitz

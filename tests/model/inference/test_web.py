@@ -14,7 +14,7 @@ import pytest
 from model.inference.export import ExportError
 from model.inference.player import load
 from model.inference.web import export_page
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.conftest import shared_data
 from tests.model.test_checkpoint import make
 from tests.pipeline.defs.served.browser import MARKS, browsing
@@ -61,7 +61,7 @@ def perft(board: chess.Board, depth: int) -> int:
 def page(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Page]":
     """Open the embedded network's page from a file, without a network connection."""
     path = tmp_path_factory.mktemp("web") / "play.html"
-    assert export_page(EMBEDDED, path)["bytes"] == path.stat().st_size < MAX_PAGE_BYTES
+    assert export_page(EMBEDDED_CHECKPOINT, path)["bytes"] == path.stat().st_size < MAX_PAGE_BYTES
     with browsing() as page:
         page.context.set_offline(True)
         page.goto(path.as_uri())
@@ -87,7 +87,7 @@ def test_the_page_counts_moves_as_python_chess_does(page: "Page", fen: str, dept
 
 
 def test_the_page_has_torchs_probabilities_on_real_positions(page: "Page") -> None:
-    player, largest = load(EMBEDDED, device="cpu"), 0.0
+    player, largest = load(EMBEDDED_CHECKPOINT, device="cpu"), 0.0
     for number, board in enumerate(islice(real_boards(), POSITIONS)):
         rating = 800 + 100 * (number % 18)
         moves, (expected,) = player.policies(board, [rating])

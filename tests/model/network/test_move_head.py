@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.encoding.planes import LABELS, label_of, legal_mask
+from engine.encoding.planes import LABELS, label_from_move, legal_mask
 from engine.evaluation.move_features import MOVE_FEATURES, legal_move_features
 from model.checkpoint import CARD_FILE, EncodingMismatchError, load
 from model.data.playouts import playout_rows
@@ -76,7 +76,7 @@ def test_the_head_reads_both_squares_of_a_move() -> None:
         trunk = torch.zeros(2, TINY.width, 8, 8)
         trunk[1, 0, 7, 7], trunk[1, 1, 7, 6], trunk[0, 0, 7, 6] = 20.0, 3.0, 500.0
         logits = head(torch.zeros(2, LABELS), trunk, encode_moves())
-    label = label_of(chess.Move.from_uci("h1g1"), chess.WHITE)
+    label = label_from_move(chess.Move.from_uci("h1g1"), chess.WHITE)
     assert logits[1].nonzero().flatten().tolist() == [label]
     assert logits[1, label] == 23.0
     assert not logits[0].any(), "the trunk is zero on the squares of the first board's moves"

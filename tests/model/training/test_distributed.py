@@ -33,7 +33,7 @@ from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY, batch
 from tests.pipeline.datasets import random_game
-from tests.waiting import LONG
+from tests.waiting import HANG_TIMEOUT_SECONDS
 
 FROM_STEP = Batches.from_step
 REPORT_STEPS = 1
@@ -158,7 +158,7 @@ def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         forked.Popen(command, cwd=REPOSITORY, env=variables | {"RANK": str(rank)})
         for rank in (0, 1)
     ]
-    assert [process.wait(LONG) for process in processes] == [0, 0]
+    assert [process.wait(HANG_TIMEOUT_SECONDS) for process in processes] == [0, 0]
     return folder
 
 

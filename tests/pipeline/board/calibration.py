@@ -35,8 +35,8 @@ from pipeline.dataset.files.games import read_games
 from pipeline.dataset.strata import RATING_EDGES, assign_rating_bands, name_bands
 from pipeline.evaluation.figures import clustered_mean
 from pipeline.evaluation.game_texts import read_game_texts
-from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.tables import text_table
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
+from pipeline.storage.tables import format_text_table
 
 GAME_MOVES = 20
 """Number of random moves used of each game."""
@@ -53,7 +53,7 @@ def main(positions: Path, pgn: str, split: str, games: int) -> None:
     risk_R = 1 / (1 + np.exp(-features_RF @ np.array(RISK_WEIGHTS)))
     count = len(np.unique(game_R))
     click.echo(f"{len(risk_R):,} moves of {count} games, {blunder_R.mean():.1%} are blunders")
-    click.echo(text_table(compare_by_rating(risk_R, ratings_R, blunder_R, game_R)))
+    click.echo(format_text_table(compare_by_rating(risk_R, ratings_R, blunder_R, game_R)))
     deciles = np.array_split(np.argsort(risk_R), 10)
     errors = [abs(risk_R[decile].mean() - blunder_R[decile].mean()) for decile in deciles]
     click.echo(f"mean error over deciles: {np.mean(errors):.4f}, largest {max(errors):.4f}")
@@ -70,7 +70,7 @@ def measure_games(
     numbers = [number for number, name in enumerate(splits) if name == split]
     numbers = rng.permutation(numbers)[: 2 * count].tolist()
     _, texts = read_game_texts(dataset, [dump], numbers, None)
-    player, rows, used = model.load(EMBEDDED, device="cpu"), [], 0
+    player, rows, used = model.load(EMBEDDED_CHECKPOINT, device="cpu"), [], 0
     for number in numbers:
         game = chess.pgn.read_game(io.StringIO(texts[number].decode()))
         assert game is not None

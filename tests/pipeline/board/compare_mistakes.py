@@ -25,7 +25,7 @@ from pipeline.board.mistakes import review_game
 from pipeline.board.scores import START_EVAL, has_scores
 from pipeline.evaluation.game_texts import read_dump
 from pipeline.executors.local import LocalEngine
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 
 MIN_LOSS = 10
 """Minimum loss of winning chance that confirms a mistake, in percentage points."""
@@ -65,7 +65,7 @@ def main(path: str, player: str, games: int) -> None:
     ]
     chances = [read_winning_chances(game) for game in chosen]
     found, confirmed, worse = Counter[str](), Counter[str](), 0
-    for at, _, reviewed in LocalEngine().map(partial(review_game, EMBEDDED), own):
+    for at, _, reviewed in LocalEngine().map(partial(review_game, EMBEDDED_CHECKPOINT), own):
         sign = 1 if own[at].color else -1
         losses = {
             ply: sign * (chances[at][ply - 1] - chances[at][ply])

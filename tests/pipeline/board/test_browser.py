@@ -15,7 +15,7 @@ import pytest
 
 import model
 from model.card import CARD_FILE
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.pipeline.board.games import HANGS, MATED, SHORT, game
 from tests.pipeline.board.served import serving
 from tests.pipeline.defs.served.browser import CHROMIUM, FLAGS, MARKS
@@ -115,7 +115,7 @@ def wait_for_turn(page: "Page") -> str:
 
 
 def test_a_game_is_clicked_to_its_end_and_saved(browser: "Browser", url: str) -> None:
-    strong = model.load(EMBEDDED, device="cpu")
+    strong = model.load(EMBEDDED_CHECKPOINT, device="cpu")
     with visiting(browser, url) as page:
         page.locator("#rating").fill("800")
         while "Game over" not in (status := wait_for_turn(page)):
@@ -312,7 +312,7 @@ def test_a_new_imitation_is_preselected_and_named_and_reviews_use_the_embedded_n
     browser: "Browser", tmp_path: Path
 ) -> None:
     folder = tmp_path / "datasets" / "checkpoints" / "ada"
-    shutil.copytree(EMBEDDED, folder)
+    shutil.copytree(EMBEDDED_CHECKPOINT, folder)
     card = json.loads((folder / CARD_FILE).read_text())
     card["data"]["player"] = {"names": ["Ada"], "rating": 1850, "games": 1200}
     (folder / CARD_FILE).write_text(json.dumps(card))

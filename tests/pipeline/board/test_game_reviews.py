@@ -27,7 +27,7 @@ from pipeline.board.mistakes import (
 )
 from pipeline.cli.main import parse
 from pipeline.executors.local import LocalEngine, Result
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.engine.encoding.test_planes_oracle import games_of
 from tests.engine.evaluation.test_handwritten import EXCHANGE_VALUES
 from tests.engine.evaluation.test_move_features import compute_slowly
@@ -36,7 +36,7 @@ from tests.pipeline.board.games import HANGS, MATED, SHORT, game
 
 def review(pgn: str, name: str = "") -> tuple[dict, list[dict], dict]:
     """Return the header, the steps and the last summary."""
-    header, *steps = review_games(GamesRequest(pgn=pgn, name=name), EMBEDDED)
+    header, *steps = review_games(GamesRequest(pgn=pgn, name=name), EMBEDDED_CHECKPOINT)
     return header["header"], steps, steps[-1]["summary"]
 
 
@@ -89,9 +89,9 @@ class LastFirst(LocalEngine):
 def test_the_order_in_which_games_are_done_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     games = game(HANGS, "me", "you", "0-1") + game(MATED, "you", "me", "1-0")
     request = GamesRequest(pgn=games, name="me")
-    before = [*review_games(request, EMBEDDED)]
+    before = [*review_games(request, EMBEDDED_CHECKPOINT)]
     monkeypatch.setattr(game_reviews, "LocalEngine", LastFirst)
-    assert [*review_games(request, EMBEDDED)] == before
+    assert [*review_games(request, EMBEDDED_CHECKPOINT)] == before
 
 
 def test_evaluations_of_the_games_are_kept_and_bad_games_are_counted() -> None:

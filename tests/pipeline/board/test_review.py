@@ -16,14 +16,14 @@ from pipeline.board.game import read_pgn
 from pipeline.board.review import ReviewRequest, review
 from pipeline.board.scores import BLUNDER, MoveLosses, predict_risk
 from pipeline.cli.main import parse
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.storage.preflight import is_installed
 from tests.pipeline.board.games import EVALS, SHORT, UNSCORED
 
 
 @cache
 def player() -> Any:
-    return model.load(EMBEDDED, device="cpu")
+    return model.load(EMBEDDED_CHECKPOINT, device="cpu")
 
 
 def review_rows(pgn: str, source: str = "auto") -> tuple[dict, list[dict], dict]:

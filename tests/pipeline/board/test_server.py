@@ -27,7 +27,7 @@ from pipeline.board.game import GameSoFar
 from pipeline.board.networks import Networks
 from pipeline.board.review import ReviewRequest, review
 from pipeline.board.server import MAX_BODY_BYTES, STATIC, make_app
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.model.synthetic import TINY
 from tests.pipeline.board.games import SHORT, UNSCORED
 
@@ -154,7 +154,7 @@ def test_ask_returns_the_policys_probabilities_by_rating(client: TestClient) -> 
     board = chess.Board()
     for word in ("e4", "e5"):
         board.push_san(word)
-    moves, policies = model.load(EMBEDDED, device="cpu").policies(board, [1500])
+    moves, policies = model.load(EMBEDDED_CHECKPOINT, device="cpu").policies(board, [1500])
     at = found["ratings"].index(1500)
     for curve in found["curves"]:
         place = moves.index(chess.Move.from_uci(curve["uci"]))
@@ -334,7 +334,10 @@ def test_networks_are_named_by_what_they_are_and_the_newest_is_first(
 
 
 def test_an_imitated_person_is_named_instead_of_players() -> None:
-    player, person = model.load(EMBEDDED, device="cpu"), People("Ada", is_one_person=True)
+    player, person = (
+        model.load(EMBEDDED_CHECKPOINT, device="cpu"),
+        People("Ada", is_one_person=True),
+    )
     said = answer(PlayRequest(moves=["e4"]), player, person)["said"]
     assert re.fullmatch(r"It played .*, which Ada would play with a probability of \d+%\.", said)
     header, *rows, last = review(ReviewRequest(pgn=SHORT), player, people=person)

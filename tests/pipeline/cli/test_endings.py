@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.cli.endings import describe_downloads, suggest_command, suggest_training
 from pipeline.cli.main import parse
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 
 
 def test_suggested_commands_can_be_pasted_into_a_shell() -> None:
@@ -14,7 +14,7 @@ def test_suggested_commands_can_be_pasted_into_a_shell() -> None:
     small, large = (
         parse(shlex.split(suggest_training("d", count))[2:]) for count in (5_000, 8_000_000)
     )
-    assert small.start.resolve() == EMBEDDED
+    assert small.start.resolve() == EMBEDDED_CHECKPOINT
     assert large.start is None
     entry = {"bytes": 17_812_345, "sha256": "0", "verified": True, "fetched": True}
     files = {"month.pgn.zst": entry, "mine.pgn": entry | {"verified": False, "fetched": False}}

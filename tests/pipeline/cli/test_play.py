@@ -17,10 +17,10 @@ import chess.engine
 import pytest
 
 from engine.uci.options import Options, describe_options
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.conftest import REPOSITORY
 from tests.pipeline.cli.conftest import COMMAND, invoke
-from tests.waiting import LONG, until
+from tests.waiting import HANG_TIMEOUT_SECONDS, until
 
 UCI = [*COMMAND, "uci"]
 
@@ -50,7 +50,9 @@ def converse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def test_python_chess_plays_analyses_and_ponders() -> None:
     words = [*UCI, "--evaluator", "hand-written"]
     # the timeout allows for the compilation of kernels
-    with chess.engine.SimpleEngine.popen_uci(words, timeout=LONG, cwd=REPOSITORY) as engine:
+    with chess.engine.SimpleEngine.popen_uci(
+        words, timeout=HANG_TIMEOUT_SECONDS, cwd=REPOSITORY
+    ) as engine:
         play_a_game(engine)
         analyse_and_ponder(engine)
         pid = engine.transport.get_pid()
@@ -100,13 +102,15 @@ def test_the_checkpoint_option_changes_the_player(
     tmp_path: Path, converse: Callable[..., str]
 ) -> None:
     load = "setoption name Checkpoint value {}\n"
-    words = f"{GO}{load.format(tmp_path)}isready\n{GO}{load.format(EMBEDDED)}isready\n{GO}"
+    words = (
+        f"{GO}{load.format(tmp_path)}isready\n{GO}{load.format(EMBEDDED_CHECKPOINT)}isready\n{GO}"
+    )
     answers = converse(words, "--evaluator", "uniform")
     assert "info string plays by the uniform evaluator" in answers
     assert str(tmp_path) in answers, "the error names the directory"
     uniform, still, network = read_scores(answers)
     assert uniform == still != network
-    assert read_scores(converse(GO, "--checkpoint", str(EMBEDDED))) == [network]
+    assert read_scores(converse(GO, "--checkpoint", str(EMBEDDED_CHECKPOINT))) == [network]
     refused = converse("uci\nisready\n", "--checkpoint", str(tmp_path), status=2)
     assert "plays by" not in refused
 
@@ -117,8 +121,8 @@ def read_scores(text: str) -> list[str]:
 
 
 def test_damaged_weights_end_the_engine_with_an_error(tmp_path: Path) -> None:
-    shutil.copytree(EMBEDDED, tmp_path / "net")
-    for name in ("model.onnx", *(path.name for path in EMBEDDED.glob("weights*"))):
+    shutil.copytree(EMBEDDED_CHECKPOINT, tmp_path / "net")
+    for name in ("model.onnx", *(path.name for path in EMBEDDED_CHECKPOINT.glob("weights*"))):
         (tmp_path / "net" / name).write_bytes(b"damaged")
     words = [*UCI, "--checkpoint", str(tmp_path / "net")]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -127,7 +131,7 @@ def test_damaged_weights_end_the_engine_with_an_error(tmp_path: Path) -> None:
         assert engine.stderr is not None
         engine.stdin.write(b"uci\nisready\n")
         engine.stdin.flush()
-        assert engine.wait(LONG) == 2
+        assert engine.wait(HANG_TIMEOUT_SECONDS) == 2
         (line,) = engine.stderr.read().decode().splitlines()
         assert str(tmp_path / "net") in line
 
@@ -164,11 +168,13 @@ def test_uci_test_suite_passes(tmp_path: Path) -> None:
     patient = f"""
 import runpy, chess.engine as engines
 popen_uci = engines.SimpleEngine.popen_uci
-engines.SimpleEngine.popen_uci = lambda command: popen_uci(command, timeout={LONG})
+engines.SimpleEngine.popen_uci = lambda command: popen_uci(command, timeout={HANG_TIMEOUT_SECONDS})
 runpy.run_module("uci_test_suite", run_name="__main__")
 """
     command = [sys.executable, "-c", patient, str(launcher)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=HANG_TIMEOUT_SECONDS
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed, 12 total" in done.stdout
 

@@ -18,7 +18,7 @@ from pipeline.dataset.files.columns import SPLITS
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.evaluation.report import find_overlap
-from pipeline.storage.stores import file_hash
+from pipeline.storage.stores import hash_file
 from pipeline.training import train as training
 from tests.pipeline import datasets
 from tests.pipeline.months import CONFIG, month
@@ -173,7 +173,7 @@ def test_a_dataset_that_changed_after_joining_is_refused(months: Months, tmp_pat
     with pytest.raises(DatasetError, match=r"--remove 2014\.05"):
         join([], tmp_path / "set")
     page = join([copies / "2014.05"], tmp_path / "set", remove=["2014.05"])
-    assert file_hash(path) in {entry["manifest_sha256"] for entry in page["datasets"]}
+    assert hash_file(path) in {entry["manifest_sha256"] for entry in page["datasets"]}
 
 
 def test_invalid_joins_are_refused_and_write_nothing(months: Months, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_checkpoints_record_their_datasets_and_held_out_games(
     join_months(months, tmp_path / "named", hold_out="2014.07")
     named = training.describe_data([tmp_path / "named"])
     assert [dataset["name"] for dataset in named["datasets"]] == ["2014.05", "2014.06"]
-    assert named["training_sets"][0]["sha256"] == file_hash(tmp_path / "named" / TRAINING_SET_FILE)
+    assert named["training_sets"][0]["sha256"] == hash_file(tmp_path / "named" / TRAINING_SET_FILE)
     join_months(months, tmp_path / "set")
     on_set = {"data": training.describe_data([tmp_path / "set"])}
     on_all = {"data": training.describe_data(list(months.values()))}

@@ -22,7 +22,7 @@ from pipeline.defs import launcher, ui
 from pipeline.defs.child import ChildError, run_child
 from tests.pipeline.defs import stand_in
 from tests.processes import is_alive
-from tests.waiting import LONG, until
+from tests.waiting import HANG_TIMEOUT_SECONDS, until
 
 
 def read_pids(folder: Path) -> list[int]:
@@ -52,7 +52,7 @@ def test_user_errors_bugs_and_kills_are_distinguished(capfd: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) -> None:
-    grace = 1.5 if stubborn else LONG
+    grace = 1.5 if stubborn else HANG_TIMEOUT_SECONDS
     with pytest.raises(Interrupted):
         run_child(partial(stand_in.work, tmp_path, stubborn), progress=interrupt, grace=grace)
     until(lambda: not any(is_alive(pid) for pid in read_pids(tmp_path)))
@@ -71,7 +71,7 @@ def test_the_child_of_a_killed_run_process_ends(tmp_path: Path, stubborn: bool) 
         "from functools import partial; from pathlib import Path\n"
         "from pipeline.defs.child import run_child; from tests.pipeline.defs.stand_in import work\n"
         f"work = partial(work, Path({str(tmp_path)!r}), {stubborn})\n"
-        f"run_child(work, grace={1.0 if stubborn else LONG})"
+        f"run_child(work, grace={1.0 if stubborn else HANG_TIMEOUT_SECONDS})"
     )
     run_process = subprocess.Popen([sys.executable, "-c", code])
     pids = read_pids(tmp_path)

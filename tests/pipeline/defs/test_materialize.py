@@ -21,7 +21,7 @@ from pipeline.defs.launchpad.options import CheckpointOptions
 from pipeline.defs.resources import DataFolder
 from pipeline.defs.sensor import register_dumps
 from pipeline.defs.steps import find_folder
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.pipeline import datasets
 from tests.pipeline.defs.conftest import (
     DUMP_TO_REPORT,
@@ -277,12 +277,12 @@ def test_few_games_start_from_the_embedded_network(monkeypatch: pytest.MonkeyPat
     few, many = 150_000, 15_000_000
     own_rate = TrainConfig(minutes=5.0, learning_rate=0.002)
     for rows, options, start, rate in (
-        (few, CheckpointOptions(), EMBEDDED, 0.0005),
-        (few, CheckpointOptions(train=own_rate), EMBEDDED, 0.002),
+        (few, CheckpointOptions(), EMBEDDED_CHECKPOINT, 0.0005),
+        (few, CheckpointOptions(train=own_rate), EMBEDDED_CHECKPOINT, 0.002),
         (many, CheckpointOptions(), None, 0.005),
         (few, CheckpointOptions(preset="fianchetto-xs"), None, 0.005),
         (few, CheckpointOptions(start="scratch"), None, 0.005),
-        (many, CheckpointOptions(start="embedded"), EMBEDDED, 0.0005),
+        (many, CheckpointOptions(start="embedded"), EMBEDDED_CHECKPOINT, 0.0005),
     ):
         page: Any = {"positions": {"train": rows}}
         monkeypatch.setattr(Dataset, "open", lambda path, page=page: Dataset(path, page, ""))
@@ -303,9 +303,9 @@ def test_a_resumed_run_keeps_its_start(data_folder: Path) -> None:
         choose_start(CheckpointOptions(start="mine"), data_folder, data_folder, DataFolder())[0]
         == mine
     )
-    shutil.copytree(EMBEDDED, out)
+    shutil.copytree(EMBEDDED_CHECKPOINT, out)
     card = json.loads((out / "checkpoint.json").read_text())
-    for name, start in ((None, None), ("embedded", EMBEDDED), ("mine", mine)):
+    for name, start in ((None, None), ("embedded", EMBEDDED_CHECKPOINT), ("mine", mine)):
         card["data"] = {"start": {"name": name, "data": {}}} if name else {}
         (out / "checkpoint.json").write_text(json.dumps(card))
         assert choose_start(CheckpointOptions(), data_folder, out, DataFolder())[0] == start

@@ -14,7 +14,7 @@ from pipeline.defs.resources import DataFolder
 from pipeline.defs.tuned import imitation, strength_report, tuned_checkpoint
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.finetune.strength import measure_strength
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.pipeline.defs.conftest import execute_assets, materialize_alone, random_pgn
 
 SEARCH = {"algorithm": "gumbel", "simulations": 4, "max_considered_actions": 4}
@@ -42,7 +42,7 @@ def test_fine_tuning_without_a_checkpoint_is_refused(instance: dg.DagsterInstanc
 def test_a_fine_tuning_without_a_promotion_plays_no_match(tmp_path: Path) -> None:
     tuned, out = tmp_path / "tuned", tmp_path / "out"
     for name in ("seed", "best"):
-        shutil.copytree(EMBEDDED, tuned / name)
+        shutil.copytree(EMBEDDED_CHECKPOINT, tuned / name)
     measure = partial(measure_strength, tuned, out, simulations=(4, 8), games=2, hand_written=0)
     result = measure(engine="", nodes=())
     assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}

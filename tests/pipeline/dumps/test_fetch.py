@@ -21,11 +21,11 @@ from pipeline.dumps import fetch as module
 from pipeline.dumps.fetch import MONTH_PREFIX, FetchConfig, fetch, parse_months
 from pipeline.errors import ConfigError, FetchError, Stopped
 from pipeline.storage import http
-from pipeline.storage.stores import file_hash
+from pipeline.storage.stores import hash_file
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline.loopback import Fault, File, Server, serving
-from tests.waiting import LONG, until
+from tests.waiting import HANG_TIMEOUT_SECONDS, until
 
 NAME = f"{MONTH_PREFIX}2013-01.pgn.zst"
 DATA = random.Random(5).randbytes(300_000)
@@ -50,7 +50,7 @@ def server(shared_server: Server) -> Server:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Record the seconds of each wait instead of waiting."""
     seconds: list[float] = []
-    monkeypatch.setattr(http, "STALL_SECONDS", LONG)
+    monkeypatch.setattr(http, "STALL_SECONDS", HANG_TIMEOUT_SECONDS)
     monkeypatch.setattr(http, "wait_unless_stopped", lambda wait, stop: seconds.append(wait))
     return seconds
 
@@ -82,7 +82,7 @@ def test_a_month_is_fetched_and_verified_once(server: Server, tmp_path: Path) ->
     with pytest.raises(FetchError, match="exists and differs from the published file"):
         fetch_month(server, tmp_path)
     with pytest.raises(Stopped):
-        file_hash(tmp_path / NAME, lambda: True)
+        hash_file(tmp_path / NAME, lambda: True)
     assert (tmp_path / NAME).read_bytes() == OTHER_DATA
 
 
@@ -308,7 +308,7 @@ def test_a_killed_fetch_is_continued_by_the_same_command(
     command += ["--out", str(tmp_path), "--base", f"{server.url}/standard"]
     part = tmp_path / f"{NAME}.part"
     with forked.Popen(command, cwd=REPOSITORY) as killed:
-        assert server.sent.wait(LONG)
+        assert server.sent.wait(HANG_TIMEOUT_SECONDS)
         until(lambda: part.exists() and part.stat().st_size > 0)
         killed.send_signal(signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL

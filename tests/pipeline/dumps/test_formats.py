@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from engine.encoding.planes import label_of
+from engine.encoding.planes import label_from_move
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import open_manifest
 from pipeline.dumps.formats import parquet
@@ -48,7 +48,7 @@ def ingest_and_compare(
     used = [number for number, game in enumerate(games) if game["dropped"] is None]
     for at, (number, (site, moves)) in enumerate(zip(used, expected, strict=True)):
         assert [(row["label"], row["promotion"]) for row in rows[number]] == [
-            (label_of(move, board.turn), move.promotion or 0) for board, move in moves
+            (label_from_move(move, board.turn), move.promotion or 0) for board, move in moves
         ], site
         for row, (board, _) in zip(rows[number], moves, strict=True):
             assert (row["result"], row["plies"], row["elo"], row["clock"]) == (0, 0, None, None)

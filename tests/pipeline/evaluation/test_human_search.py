@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from engine.board.position import to_board
-from engine.encoding.planes import label_of
+from engine.encoding.planes import label_from_move
 from model.checkpoint import CARD_FILE, CardError, CheckpointError, read_card, save_human_search
 from model.inference.onnx_evaluator import OnnxError, find_export
 from model.inference.player import load
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.columns import EARLIER_MOVES
-from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.dataset.files.stored_planes import rows_to_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation import charts
 from pipeline.evaluation.calibrate import (
@@ -29,7 +29,7 @@ from pipeline.evaluation.render import format_report, render_report
 from pipeline.evaluation.report import PositionFilter, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.pipeline.datasets import random_game
 
 GAMES = 40
@@ -48,7 +48,7 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def network(tmp_path: Path) -> Path:
     """Copy the embedded network without its corrections."""
-    shutil.copytree(EMBEDDED, tmp_path / "network")
+    shutil.copytree(EMBEDDED_CHECKPOINT, tmp_path / "network")
     card = json.loads((tmp_path / "network" / CARD_FILE).read_text())
     card.pop("human_search", None)
     (tmp_path / "network" / CARD_FILE).write_text(json.dumps(card))
@@ -119,14 +119,14 @@ def player_cross_entropy(network: Path, positions: Path) -> float:
     """Return the cross-entropy of the test split under the player's policy, board by board."""
     player, losses = load(network, amp="off"), list[float]()
     for batch in Batches([positions], "test", columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)).read_rows():
-        for row, position in enumerate(row_positions(batch)):
+        for row, position in enumerate(rows_to_positions(batch)):
             board = to_board(position)
             columns = {name: np.array([batch[name][row]]) for name in player.evaluator.columns}
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("engine.player.policy.read_columns", lambda *_, known=columns: known)
                 shares = player.choose(board, simulations=8).probabilities
             label = int(batch["label"][row])
-            (played,) = (move for move in shares if label_of(move, board.turn) == label)
+            (played,) = (move for move in shares if label_from_move(move, board.turn) == label)
             losses.append(-np.log(shares[played]))
     return float(np.mean(losses))
 

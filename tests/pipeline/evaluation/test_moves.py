@@ -5,7 +5,7 @@ import random
 import chess
 import numpy as np
 
-from engine.encoding.planes import label_of
+from engine.encoding.planes import label_from_move
 from engine.encoding.views import NO_LAST_MOVE
 from pipeline.evaluation.charts import decode_board
 from pipeline.evaluation.figures import MOVE_KINDS, PHASE_NAMES, PIECE_NAMES
@@ -44,7 +44,9 @@ def test_kinds_pieces_and_phases_are_those_of_python_chess() -> None:
     last_moves = [encode_last_moves(board)[0] for board, _ in rows]
     batch = {
         "planes": np.stack([encode_planes(board) for board, _ in rows]),
-        "label": np.array([label_of(move, board.turn) for board, move in rows], dtype=np.uint16),
+        "label": np.array(
+            [label_from_move(move, board.turn) for board, move in rows], dtype=np.uint16
+        ),
         "last_move": np.array(
             [NO_LAST_MOVE if one is None else one for one in last_moves], dtype=np.uint16
         ),

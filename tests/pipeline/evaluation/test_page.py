@@ -21,7 +21,7 @@ from pipeline.evaluation.render import render_report, write_report
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.model.test_checkpoint import make
 from tests.pipeline.datasets import random_game
 
@@ -69,9 +69,9 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     dump.parent.mkdir()
     dump.write_text("".join(map(hostile_game, range(40))))
     ingest([str(dump)], positions, IngestConfig(test_share=0.5), workers=1)
-    twin = shutil.copytree(EMBEDDED, folder / "twin")
+    twin = shutil.copytree(EMBEDDED_CHECKPOINT, folder / "twin")
     make(folder / "untrained", preset("fianchetto-xs"))
-    networks = [twin, folder / "untrained", EMBEDDED]
+    networks = [twin, folder / "untrained", EMBEDDED_CHECKPOINT]
     return reports(networks, positions=positions, rule=PositionFilter(limit=80), rating_rows=2)
 
 
@@ -244,7 +244,7 @@ def test_a_short_game_without_ratings_and_clocks_has_a_page(tmp_path: Path) -> N
     (tmp_path / "one.pgn").write_text(
         '[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n\n'
     )
-    result = report(EMBEDDED, pgn=tmp_path / "one.pgn", players=False)
+    result = report(EMBEDDED_CHECKPOINT, pgn=tmp_path / "one.pgn", players=False)
     assert (result["positions"], result["common_rule"]["positions"]) == (5, 0)
     write_report(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from engine.encoding.planes import LABELS, label_of
+from engine.encoding.planes import LABELS, label_from_move
 from engine.progress import silent
 from model.data.playouts import playout_rows
 from pipeline.evaluation.charts import decode_board
@@ -29,7 +29,10 @@ def legal_labels(batch: Any) -> list[list[int]]:
     """Return the labels of each row's moves, ascending, by python-chess."""
     columns = (batch[name].tolist() for name in ("castling", "ep_file", "ply"))
     boards = (decode_board(*row) for row in zip(batch["planes"], *columns, strict=True))
-    return [sorted({label_of(move, board.turn) for move in board.legal_moves}) for board in boards]
+    return [
+        sorted({label_from_move(move, board.turn) for move in board.legal_moves})
+        for board in boards
+    ]
 
 
 def skill(elo: Any) -> Any:

@@ -20,7 +20,7 @@ from pipeline.evaluation.report import (
 )
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.training.train import describe_data
 from tests.pipeline.datasets import random_game
 
@@ -45,7 +45,9 @@ def positions(pgn: Path) -> Path:
 
 
 def test_a_limit_is_a_sample_of_positions_across_all_games(pgn: Path, tmp_path: Path) -> None:
-    found = report(EMBEDDED, pgn=pgn, rule=PositionFilter(limit=60), players=False, rating_rows=5)
+    found = report(
+        EMBEDDED_CHECKPOINT, pgn=pgn, rule=PositionFilter(limit=60), players=False, rating_rows=5
+    )
     assert found["positions"] == 60
     assert found["games"] > 36, "60 random positions of 120 games come from about 47 games"
     assert "a random sample of at most 60 positions of all games" in found["rule"]
@@ -56,7 +58,9 @@ def test_a_limit_is_a_sample_of_positions_across_all_games(pgn: Path, tmp_path: 
 
 
 def test_a_minimum_ply_counts_the_positions_from_it_on(pgn: Path) -> None:
-    found = report(EMBEDDED, pgn=pgn, rule=PositionFilter(min_ply=14, limit=0), players=False)
+    found = report(
+        EMBEDDED_CHECKPOINT, pgn=pgn, rule=PositionFilter(min_ply=14, limit=0), players=False
+    )
     assert "from ply 14 on of every game" in found["common_rule"]["rule"]
     with pgn.open() as file:
         games = iter(lambda: chess.pgn.read_game(file), None)
@@ -67,7 +71,7 @@ def test_a_minimum_ply_counts_the_positions_from_it_on(pgn: Path) -> None:
 
 def test_a_split_without_moves_to_compare_with_is_refused(tmp_path: Path, positions: Path) -> None:
     with pytest.raises(ConfigError, match=r"none of the 2 positions .* from ply 200 on: lower min"):
-        report(EMBEDDED, positions=positions, rule=PositionFilter(min_ply=200, limit=2))
+        report(EMBEDDED_CHECKPOINT, positions=positions, rule=PositionFilter(min_ply=200, limit=2))
     board = chess.Board()
     board.push_san("e4")
     row = {"fen": [board.fen()] * 12, "cp": [9] * 12, "mate": [None] * 12, "move": [None] * 12}
@@ -75,15 +79,17 @@ def test_a_split_without_moves_to_compare_with_is_refused(tmp_path: Path, positi
     config = IngestConfig(test_share=0.9, val_share=0.0)
     ingest([str(tmp_path / "evals.parquet")], tmp_path / "out", config, workers=1)
     with pytest.raises(ConfigError, match=r"none of the .* positions has a known move"):
-        report(EMBEDDED, positions=tmp_path / "out")
-    assert probe(EMBEDDED, tmp_path / "out", "test", 64) == {"loss": None, "rows": 0}
+        report(EMBEDDED_CHECKPOINT, positions=tmp_path / "out")
+    assert probe(EMBEDDED_CHECKPOINT, tmp_path / "out", "test", 64) == {"loss": None, "rows": 0}
 
 
 def test_a_report_on_a_training_set_of_one_dataset_links_to_the_games(
     positions: Path, tmp_path: Path
 ) -> None:
     join([positions], tmp_path / "sets" / "one", JoinConfig(hold_out="none"))
-    found = report(EMBEDDED, positions=tmp_path / "sets" / "one", rule=PositionFilter(limit=50))
+    found = report(
+        EMBEDDED_CHECKPOINT, positions=tmp_path / "sets" / "one", rule=PositionFilter(limit=50)
+    )
     assert "the test split of one" in found["compared"]
     assert any("link" in row for rows in found["details"]["boards"].values() for row in rows)
 
@@ -100,5 +106,5 @@ def test_games_of_the_training_data_are_recognized_by_hash(
 
 
 def test_networks_get_the_shortest_names_that_differ() -> None:
-    paths = [Path("/a/x/net"), Path("/b/x/net"), Path("/b/other"), EMBEDDED.resolve()]
+    paths = [Path("/a/x/net"), Path("/b/x/net"), Path("/b/other"), EMBEDDED_CHECKPOINT.resolve()]
     assert _shorten_names(paths) == ["a/x/net", "b/x/net", "other", "the embedded network"]

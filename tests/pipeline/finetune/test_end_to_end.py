@@ -34,7 +34,7 @@ from pipeline.finetune.stages import write_supervised
 from pipeline.finetune.strength import measure_strength
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
@@ -145,7 +145,7 @@ def test_accepted_candidates_play_a_control_trained_for_as_many_steps(
 def test_a_supervised_copy_keeps_its_search_correction_if_its_value_is_not_rescaled(
     factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(EMBEDDED, tmp_path / "net")
+    shutil.copytree(EMBEDDED_CHECKPOINT, tmp_path / "net")
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
     assert card["human_search"]
     card |= {"calibration": None, "config": {}}

@@ -30,7 +30,7 @@ from pipeline.finetune.stages import (
 )
 from pipeline.finetune.teacher import adapt_to_hand_written
 from pipeline.selfplay.config import ExploreConfig
-from pipeline.storage.stores import file_hash
+from pipeline.storage.stores import hash_file
 from pipeline.validation.verify import compare_files
 from tests.pipeline import datasets
 from tests.pipeline.cli.conftest import invoke
@@ -117,7 +117,7 @@ def test_without_a_teacher_the_candidate_trains_on_human_rows(context: StageCont
     assert figures["step"] == 24 * 2 / 0.75 / 8
     (human,) = context.human
     passes = figures["positions"] / datasets.manifest(human)["positions"]["train"]
-    uses = {file_hash(human / "manifest.json"): pytest.approx(passes)}
+    uses = {hash_file(human / "manifest.json"): pytest.approx(passes)}
     assert figures["spent"] == {"earlier": 1.0, **uses}
 
 
@@ -125,7 +125,7 @@ def test_a_training_set_can_replace_its_datasets(context: StageContext) -> None:
     (positions,), joined = context.human, context.folder / "set"
     join([positions], joined)
     (entry,) = identify_loop(context.best, [joined], LOOP)["human"]
-    digest = file_hash(positions / "manifest.json")
+    digest = hash_file(positions / "manifest.json")
     assert (entry["name"], entry["manifest_sha256"]) == (positions.name, digest)
     config = replace(LOOP, explore=replace(LOOP.explore, count=16))
     context = replace(context, human=(joined,), config=config)
@@ -212,7 +212,7 @@ def test_human_rows_are_used_for_one_pass_if_the_policy_is_kept(
         return {"finished": True, "step": 1, "positions": 1, "metrics": {}, "uses": []}
 
     monkeypatch.setattr("pipeline.training.tune.tune_on", tune_on)
-    digest = file_hash(context.human[0] / "manifest.json")
+    digest = hash_file(context.human[0] / "manifest.json")
     for teach, uses in (("value", 0.99), ("value", 1.0), ("both", 1.0)):
         train: Any = replace(LOOP.train, teach=teach)
         used = replace(context, config=replace(LOOP, train=train), spent={digest: uses})

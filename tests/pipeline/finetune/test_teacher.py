@@ -9,7 +9,7 @@ import pytest
 
 from engine.board.position import to_board
 from engine.search import SearchConfig
-from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.dataset.files.stored_planes import rows_to_positions
 from pipeline.errors import ConfigError
 from pipeline.finetune import loop, teacher
 from pipeline.finetune.config import FinetuneConfig
@@ -38,10 +38,10 @@ def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_held_out_positions_come_from_many_games(human: Path, tmp_path: Path) -> None:
     rows = draw_held_out([human], 20)
-    positions = row_positions(rows)
+    positions = rows_to_positions(rows)
     assert len(rows["game"]) == len({position.tobytes() for position in positions}) == 20
     assert all(to_board(position).legal_moves.count() > 1 for position in positions)
-    assert (positions == row_positions(draw_held_out([human], 20))).all()
+    assert (positions == rows_to_positions(draw_held_out([human], 20))).all()
     most = np.unique(draw_held_out([human], 10_000)["game"], return_counts=True)[1].max()
     assert most == teacher.MAX_POSITIONS_PER_GAME
     with pytest.raises(ConfigError, match="there are no held-out positions"):

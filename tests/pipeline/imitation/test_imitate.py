@@ -43,7 +43,7 @@ from pipeline.imitation.imitate import MIN_GAMES, imitate
 from pipeline.imitation.measure import LATE_PLY, OPENING_PLIES, compare, find_boards
 from pipeline.imitation.page import format_imitation, write_headline, write_imitation
 from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.storage.job_folder import CHECKPOINT_KIND, JobFolder
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
@@ -187,7 +187,7 @@ def test_the_card_names_the_person_and_the_engine_plays_like_them(
     assert (options.style, options.temperature, options.rating) == ("policy", 1.0, found.rating)
     assert repr(NAME) in like
     assert "message" not in read_card(out), "a message about one of the interpolated networks"
-    assert make_default_options(EMBEDDED)[0].rating == 0
+    assert make_default_options(EMBEDDED_CHECKPOINT)[0].rating == 0
     player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}  # too long for a GUI
     (tmp_path / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
     assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", make_default_options(tmp_path)[1])
@@ -342,7 +342,7 @@ def test_a_repeated_call_keeps_a_calibration_and_returns_the_same_result(
 ) -> None:
     out, result = made
     shutil.copytree(out, tmp_path / "out")
-    entry = read_card(EMBEDDED)["human_search"]
+    entry = read_card(EMBEDDED_CHECKPOINT)["human_search"]
     save_human_search(tmp_path / "out", read_card(out)["files"]["weights"]["sha256"], entry)
     assert imitate([str(games)], [NAME], tmp_path / "out", base=base) == result
     assert read_card(tmp_path / "out")["human_search"] == entry
@@ -362,7 +362,7 @@ def test_unusable_games_and_foreign_folders_are_refused(games: Path, tmp_path: P
         with pytest.raises((ConfigError, DatasetError, DumpError), match=message):
             imitate([str(source)], players, out)
         assert not out.exists()
-    shutil.copytree(EMBEDDED, out)
+    shutil.copytree(EMBEDDED_CHECKPOINT, out)
     before = (out / CARD_FILE).read_bytes()
     with pytest.raises(ConfigError, match="another network"):
         imitate([str(games)], [NAME], out)
@@ -381,7 +381,9 @@ def test_a_real_player_is_imitated(tmp_path: Path) -> None:
     imitation = result["networks"][1]
     assert imitation["all"]["top1_low"] > 0.03
     assert imitation["late"]["cross_entropy_difference"] < 0
-    again = imitate([str(tmp_path / "some.pgn")], ["clinares"], tmp_path / "out", stranger=EMBEDDED)
+    again = imitate(
+        [str(tmp_path / "some.pgn")], ["clinares"], tmp_path / "out", stranger=EMBEDDED_CHECKPOINT
+    )
     assert [row["name"] for row in again["networks"]] == ["base", "imitation", "stranger"]
     assert again["networks"][2]["all"]["top1_difference"] == 0
 

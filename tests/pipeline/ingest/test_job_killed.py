@@ -22,7 +22,7 @@ from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.processes import list_workers
-from tests.waiting import LONG
+from tests.waiting import HANG_TIMEOUT_SECONDS
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
 KILLS = int(os.environ.get("FIANCHETTO_TESTS_KILLS", "40"))
@@ -62,7 +62,7 @@ def kill(process: forked.Popen) -> bool:
     # a finished process keeps its id until it is waited for
     os.kill(process.pid, signal.SIGKILL)
     status = process.wait()
-    _, alive = psutil.wait_procs(workers, timeout=LONG)
+    _, alive = psutil.wait_procs(workers, timeout=HANG_TIMEOUT_SECONDS)
     assert alive == [], "a worker has outlived its driver"
     return status == -signal.SIGKILL
 

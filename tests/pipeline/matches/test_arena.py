@@ -31,7 +31,7 @@ from pipeline.matches.match import (
     summarize_match,
 )
 from pipeline.matches.players import make_player
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from tests.engine.match.test_arena import ROGUE
 from tests.pipeline.cli.conftest import invoke
 from tests.pipeline.datasets import content
@@ -280,8 +280,8 @@ def test_gumbel_noise_is_off_unless_an_option_turns_it_on() -> None:
 
 
 def test_an_exported_network_plays_like_its_checkpoint() -> None:
-    player, identity = make_player(SideConfig(who=f"onnx:{EMBEDDED}"), seed=1)
-    checkpoint, other = make_player(SideConfig(who=str(EMBEDDED)), seed=1)
+    player, identity = make_player(SideConfig(who=f"onnx:{EMBEDDED_CHECKPOINT}"), seed=1)
+    checkpoint, other = make_player(SideConfig(who=str(EMBEDDED_CHECKPOINT)), seed=1)
     assert player.name == "embedded onnx 64"
     assert player.search == checkpoint.search
     assert identity["weights"] == other["weights"]
@@ -295,11 +295,13 @@ def test_an_exported_network_plays_like_its_checkpoint() -> None:
     best, expected = (np.where(legal_BL, logits, -np.inf).argmax(1) for logits, _ in outputs)
     assert best.tolist() == expected.tolist()
     assert np.abs(outputs[0][1] - outputs[1][1]).max() < 0.1
-    assert make_player(SideConfig(who=f"policy:onnx:{EMBEDDED}"), seed=1)[0].search is None
+    assert (
+        make_player(SideConfig(who=f"policy:onnx:{EMBEDDED_CHECKPOINT}"), seed=1)[0].search is None
+    )
 
 
 def test_the_option_rating_makes_a_human_like_player() -> None:
-    who = f"onnx:{EMBEDDED}"
+    who = f"onnx:{EMBEDDED_CHECKPOINT}"
     player, identity = make_player(SideConfig(who=who, options=("rating=1800",), simulations=32), 1)
     assert (player.rating, player.name) == (1800, "embedded onnx rated 1800 likelihood")
     assert player.search is not None

@@ -12,7 +12,7 @@ import zstandard
 
 from model.inference.player import load
 from pipeline.samples import make
-from pipeline.samples.shipped import EMBEDDED, SAMPLE_DUMP
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT, SAMPLE_DUMP
 
 MOVE = r"\d+\.(?:\.\.)? [KQRBNa-hO][^ ]* \{ \[%clk \d:\d\d:\d\d\] \}"
 LAYOUT = re.compile(rf"(?:\[[A-Za-z]+ \"[^\"\n]+\"\]\n){{11}}\n(?:{MOVE} )*(?:1-0|0-1|1/2-1/2)\n\n")
@@ -64,6 +64,6 @@ def test_the_stronger_player_scores_better(text: str) -> None:
 def test_the_generator_is_deterministic(tmp_path: Path) -> None:
     make.main(tmp_path / "first.pgn.zst", 1)
     packed = zstandard.ZstdDecompressor().stream_reader((tmp_path / "first.pgn.zst").read_bytes())
-    game = make.play_game(load(EMBEDDED), 0)
+    game = make.play_game(load(EMBEDDED_CHECKPOINT), 0)
     assert LAYOUT.fullmatch(game)
     assert packed.read().decode() == game

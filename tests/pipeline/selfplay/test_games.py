@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.encoding.planes import label_of, move_of
+from engine.encoding.planes import label_from_move, move_from_label
 from engine.errors import UserError
 from engine.progress import Tick
 from engine.selfplay import generate
@@ -99,11 +99,11 @@ def test_visits_are_on_legal_moves(generation: Path) -> None:
     rows, played_share = datasets.table(generation).to_pylist(), 0.0
     for row in rows:
         board, record = positions[row["game"]][row["ply"]], games[row["game"]]
-        move = move_of(row["label"], row["promotion"], board.turn)
+        move = move_from_label(row["label"], row["promotion"], board.turn)
         assert move.uci() == record["moves"][row["ply"]]
         result = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}[record["result"]]
         assert row["result"] == (result if board.turn else -result)
-        legal = {label_of(move, board.turn) for move in board.legal_moves}
+        legal = {label_from_move(move, board.turn) for move in board.legal_moves}
         shares = {entry["label"]: entry["share"] for entry in row["visits"]}
         assert len(row["visits"]) == len(shares) > 0
         assert shares.keys() <= legal

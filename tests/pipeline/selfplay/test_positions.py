@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from engine.board.position import from_fen, to_board
-from engine.encoding.planes import label_of, move_of
+from engine.encoding.planes import label_from_move, move_from_label
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.errors import UserError
 from engine.evaluation.evaluator import uniform
@@ -24,7 +24,7 @@ from engine.search import SearchConfig
 from model.inference.onnx_evaluator import OnnxError
 from model.network.presets import preset
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.dataset.files.stored_planes import rows_to_positions
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -32,7 +32,7 @@ from pipeline.selfplay import draw
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.selfplay.worker import search_group
-from pipeline.storage.stores import file_hash
+from pipeline.storage.stores import hash_file
 from pipeline.validation.verify import compare_files
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
@@ -79,7 +79,7 @@ def boards_of(positions: Path) -> dict[tuple[int, int], chess.Board]:
         board = chess.Board()
         for row in rows:
             boards[identities[game], row["ply"]] = board.copy()
-            board.push(move_of(row["label"], row["promotion"], board.turn))
+            board.push(move_from_label(row["label"], row["promotion"], board.turn))
     return boards
 
 
@@ -107,7 +107,7 @@ def test_rows_equal_the_datasets_rows_and_visits_are_legal(
         other, board = originals[game["identity"], row["ply"]], boards[game["identity"], row["ply"]]
         assert other["split"] == game["split"] == row["split"] == "train"
         assert {name: row[name] for name in COPIED} == {name: other.get(name) for name in COPIED}
-        legal = {label_of(move, board.turn) for move in board.legal_moves}
+        legal = {label_from_move(move, board.turn) for move in board.legal_moves}
         assert {entry["label"] for entry in row["visits"]} <= legal
         assert sum(entry["share"] for entry in row["visits"]) == pytest.approx(1.0, abs=1e-5)
         assert -1 <= row["root_value"] <= 1
@@ -225,7 +225,7 @@ def test_an_exported_network_searches_and_is_recorded(
     reanalyse((embedded, sources[1]), config, tmp_path / "out")
     manifest = datasets.manifest(tmp_path / "out")
     assert manifest["selfplay"]["timing"]["devices"] == ["cpu onnxruntime int8"]
-    assert manifest["lineage"]["checkpoint"]["onnx_sha256"] == file_hash(embedded / "model.onnx")
+    assert manifest["lineage"]["checkpoint"]["onnx_sha256"] == hash_file(embedded / "model.onnx")
     assert compare_files(tmp_path / "out") == []
     with pytest.raises(
         OnnxError, match=r"checkpoint: there is no model\.onnx; create it with `fianchetto export"
@@ -265,10 +265,10 @@ def reachable_fens(board: chess.Board, moves: int) -> Iterator[str]:
 def test_near_positions_are_one_to_four_legal_moves_from_a_game(sources: tuple[Path, Path]) -> None:
     batches = Batches([sources[1]], "train", batch_size=50, columns=draw.COPIED_COLUMNS)
     (batch,) = itertools.islice(batches, 1)
-    before = [to_board(position) for position in row_positions(batch)]
+    before = [to_board(position) for position in rows_to_positions(batch)]
     rows = {name: batch[name].copy() for name in draw.COPIED_COLUMNS}
     draw.play_random_moves(rows, 3, silent, never)
-    after = [to_board(position) for position in row_positions(rows)]
+    after = [to_board(position) for position in rows_to_positions(rows)]
     moves = rows["ply"].astype(int) - batch["ply"]
     assert set(moves.tolist()) >= set(range(1, draw.MAX_RANDOM_MOVES + 1))
     assert moves.max() == draw.MAX_RANDOM_MOVES

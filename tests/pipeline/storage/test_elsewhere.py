@@ -97,7 +97,7 @@ def test_a_changed_object_is_refused(
         if path.is_file() and not path.name.startswith("."):
             (folder / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(
-        "pipeline.dataset.files.verify_files.file_hash",
+        "pipeline.dataset.files.verify_files.hash_file",
         lambda path, *_: pytest.fail(f"downloaded {path}"),
     )
     assert Batches([folder]).rows

@@ -32,7 +32,7 @@ from pipeline.storage.job_folder import BUILDING, DATASET_KIND, JobFolder
 from pipeline.storage.objects import RangeFile, fetch_version, open_remote
 from pipeline.storage.stores import (
     PublishedFile,
-    file_hash,
+    hash_file,
     parse_path,
     publish,
     publish_bytes,
@@ -42,7 +42,7 @@ from pipeline.validation.verify import compare_files
 from tests.conftest import shared_data
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
-from tests.waiting import LONG
+from tests.waiting import HANG_TIMEOUT_SECONDS
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 
@@ -163,7 +163,7 @@ def test_a_dataset_in_a_store_equals_one_in_a_folder(
     manifest = ingest([str(dump)], out, CONFIG, workers=1)
     names = {name.rpartition("/")[2] for name in out.fs.find(out.path)}
     assert names == {*tables, "manifest.json"}
-    assert {name: file_hash(out / name) for name in tables} == tables
+    assert {name: hash_file(out / name) for name in tables} == tables
     assert manifest == read_manifest(out) == read_manifest(made)
     assert compare_files(out) == []
     assert ingest([str(dump)], out, CONFIG, workers=1) == manifest
@@ -216,7 +216,9 @@ def test_files_are_written_while_others_are_flushed_and_appear_when_on_disk(
     synced, fsync, second = [], os.fsync, threading.Event()
 
     def fsync_after_second(descriptor: int) -> None:
-        assert second.wait(LONG), "the second file is written while the first is flushed"
+        assert second.wait(HANG_TIMEOUT_SECONDS), (
+            "the second file is written while the first is flushed"
+        )
         fsync(descriptor)
         synced.append(descriptor)
 

@@ -31,7 +31,7 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.report import PositionFilter, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.training import export
 from pipeline.training.train import find_validation_datasets, train_on
 from tests.conftest import REPOSITORY, shared_data
@@ -153,7 +153,7 @@ def test_runs_and_exports_do_not_write_into_datasets(positions: Path, tmp_path: 
             train_on([dataset], "fianchetto-xs", STEPS, out)
     for name in ("manifest.json", "net.onnx"):
         with pytest.raises(ConfigError, match=r"end in \.onnx|is a dataset: choose another"):
-            Export(checkpoint=EMBEDDED, out=positions / name).run()
+            Export(checkpoint=EMBEDDED_CHECKPOINT, out=positions / name).run()
     assert content(positions) == before
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from engine.encoding.planes import label_of
+from engine.encoding.planes import label_from_move
 from pipeline.dataset import scratch
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.position_keys import find_keys, hash_positions
@@ -86,7 +86,7 @@ def replay(directory: Path) -> list[Replayed]:
         board = read.board()
         for move in read.mainline_moves():
             position, pieces = board._transposition_key(), len(board.piece_map())
-            rows.append(Replayed(split, position, label_of(move, board.turn), pieces))
+            rows.append(Replayed(split, position, label_from_move(move, board.turn), pieces))
             board.push(move)
     return rows
 

@@ -25,13 +25,13 @@ class Opener:
         self.folder, self.patch = folder, patch
         self.hashed: list[str] = []
         self.files = len(read_manifest(folder)["files"])
-        file_hash = verify_files.file_hash
+        hash_file = verify_files.hash_file
 
         def hash_and_count(path: Path, *rest: Any) -> str:
             self.hashed.append(path.name)
-            return file_hash(path, *rest)
+            return hash_file(path, *rest)
 
-        patch.setattr(verify_files, "file_hash", hash_and_count)
+        patch.setattr(verify_files, "hash_file", hash_and_count)
         patch.setattr(verify_files, "MIN_AGE_SECONDS", -1.0)  # skip the wait of two seconds
 
     def open(self, **options: Any) -> int:
