@@ -15,7 +15,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import hash_positions
-from pipeline.evaluation.charts import decode_board, format_san, decode_move
+from pipeline.evaluation.charts import decode_board, decode_move, format_san
 from pipeline.evaluation.figures import paired_difference
 from pipeline.evaluation.measure import (
     BATCH_ROWS,

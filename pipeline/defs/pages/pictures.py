@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.defs.resources import DataFolder
-from pipeline.evaluation.charts import decode_board, draw_position, format_san, decode_move
+from pipeline.evaluation.charts import decode_board, decode_move, draw_position, format_san
 from pipeline.storage.stores import publish_bytes
 
 Row = Mapping[str, Any]
