@@ -5,7 +5,8 @@ from the table. To add a column:
 1. Add a row to ROW_COLUMNS: before the optional ones if every command fills it, else at the end
    with `optional=True`. Describe it in COLUMN_MEANINGS.
 2. Fill it: for rows of games in pipeline/pgn/replay.py (REPLAYED_COLUMNS) or
-   pipeline/ingest/chunk.py (`_make_columns`), for rows of searches in pipeline/selfplay. `null` marks unknown values.
+   pipeline/ingest/chunk.py (`_make_columns`), for rows of searches in pipeline/selfplay. `null`
+   marks unknown values.
 3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in
    CHANGELOG.md. If `ingest` fills it, raise ROWS_VERSION in pipeline/ingest/chunk.py;
    test_rows_version.py needs the hash of the new rows.
