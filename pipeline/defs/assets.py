@@ -198,7 +198,8 @@ def accuracy_report(
         elif options.checkpoint and not name:
             data = find_training_set_of(network, context.instance)
         data = data or find_input(context, datasets, training_set.key, name)
-        out = datasets.path / "reports" / network.name / data.name
+        measured = data.name if options.split == "test" else f"{data.name}-{options.split}"
+        out = datasets.path / "reports" / network.name / measured
         work = partial(tasks.report, network, data, options.split, options.rule, out)
         report = run_step(context, work)
         manifest = data / (TRAINING_SET_FILE if is_training_set(data) else MANIFEST)

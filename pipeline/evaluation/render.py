@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
-from pipeline.evaluation.figures import SEEN_IN_TRAINING
 from pipeline.evaluation.measure import BOARD_SECTIONS, COMPARISON_SECTIONS
 from pipeline.storage.job_folder import REPORT_KIND, JobFolder, publish_result
 from pipeline.storage.tables import format_markdown, format_plain_text, format_text_table
@@ -190,6 +189,8 @@ def mark_safe(svg: str) -> "Markup":
 
 def _describe_network(report: Row) -> dict[str, Any]:
     """Return the values of checkpoint.html, the section about one network."""
+    from pipeline.evaluation.figures import SEEN_IN_TRAINING  # imports polars
+
     more, draw = report["details"], charts.draw_reliability
     before = more["value_reliability_before"]
     policy = draw(more["policy_reliability"], "predicted probability", "share of moves played")

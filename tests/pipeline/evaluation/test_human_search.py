@@ -159,5 +159,5 @@ def test_a_hostile_correction_is_refused_by_every_reader_of_the_card(network: Pa
 
 def test_a_correction_of_other_weights_is_not_stored(network: Path) -> None:
     entry = {"simulations": 64, "likelihood": CURVE, "strength": CURVE}
-    with pytest.raises(CheckpointError, match="calibrate it again"):
+    with pytest.raises(CheckpointError, match="new weights"):
         save_human_search(network, "0" * 64, entry)

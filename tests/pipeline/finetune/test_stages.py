@@ -186,7 +186,7 @@ def test_each_dataset_of_human_moves_has_a_report_and_figures_are_averaged(
     def open_dataset(path: Path) -> Any:
         return SimpleNamespace(
             path=path,
-            has=lambda split: split == "test" and path.parent.name != "untested",
+            has_rows=lambda split: split == "test" and path.parent.name != "untested",
             has_engine_moves=path.parent.name == "engine",
         )
 
