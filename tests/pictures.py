@@ -114,6 +114,7 @@ def take_board(browser: "Browser", games: Path) -> None:
         write_picture("playing.png", page.screenshot())
         page.fill("#fen", FEN_TO_ASK)
         page.press("#fen", "Enter")
+        page.click("#sure [value=yes]")  # abandon the running game
         page.locator("#moves button").first.wait_for(state="detached")
         page.click("#tab-ask")
         page.locator("#lines table").wait_for()
