@@ -110,8 +110,8 @@ pictures: $(CHECKED)
 	$(BIN)/python -m tests.pictures --games $(GAMES) --minutes $(MINUTES)
 	$(BIN)/python -m tests.notebook
 
-# Without its pin, pip would take the newest torch, with gigabytes of CUDA. Python compiles the
-# modules that are imported, a part of all.
+# torch is pinned, because another version may bring gigabytes of CUDA. Python compiles the modules
+# that are imported, a part of all.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
 """Evaluate positions with a checkpoint, for search, matches and reports, using torch.
 
-On a GPU, batches are padded to one of SIZES, and each is evaluated as a CUDA graph.
+On a GPU, batches are padded to one of PADDED_SIZES, and each is evaluated as a CUDA graph.
 
 Axes: B batch, P plane (77).
 """

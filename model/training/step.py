@@ -175,7 +175,10 @@ def prepare_parts(run: Run, batch: Batch) -> list[Rows]:
     parts: list[Rows] = []
     for number in range(run.parts):
         part = {name: column[number :: run.parts] for name, column in batch.items()}
-        parts.append(load_training_rows(run.config, run.preset, part, run.device))
+        rows = load_training_rows(run.config, run.preset, part, run.device)
+        if run.reference is None:
+            rows.pop("reference_weight", None)  # graphs are captured for each set of columns
+        parts.append(rows)
     return parts
 
 

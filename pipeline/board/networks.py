@@ -121,7 +121,8 @@ def _describe(name: str, folder: Path) -> dict[str, Any]:
 def _describe_accuracy(folder: Path, card: Mapping[str, Any]) -> str:
     """Return the share of moves that a network finds: in its newest report, else in validation."""
     name, is_own = folder.resolve().name, folder.resolve().parent == CHECKPOINTS.resolve()
-    reports = [*(REPORTS / name).rglob("report.json")] if is_own else []
+    found = (REPORTS / name).rglob("report.json") if is_own else ()
+    reports = [path for path in found if path.is_file()]
     for path in sorted(reports, key=_read_time, reverse=True):
         with suppress(*MALFORMED):
             rows = parse_json(path.read_bytes())["reports"]

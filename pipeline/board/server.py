@@ -129,12 +129,13 @@ def _warm_up(networks: Networks) -> None:
 
     Raises UserError if a network that the user named cannot be loaded.
     """
-    for name, folder in networks.list_folders().items():
+    folders = networks.list_folders()
+    for name, folder in folders.items():
         try:
             networks.load(name).analyse(chess.Board(), 1)
             return
         except UserError:
-            if folder in networks.named:
+            if folder in networks.named or name == [*folders][-1]:
                 raise
 
 

@@ -233,8 +233,6 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
     options = parser.parse_args()
-    _print("compile_kernels ...")
-    compile_kernels(players=False)
     home = Path(pipeline.__file__).resolve().parents[1] / "dagster_home"
     os.environ.setdefault("DAGSTER_HOME", str(home))
     with dg.DagsterInstance.get() as instance:
@@ -242,9 +240,11 @@ def main() -> int:
         instance.add_event_listener(run_id, EventPrinter())
         form = {"games": options.dump, "minutes": options.minutes, "start_from_embedded": False}
         try:
+            _print("compile_kernels ...")
+            compile_kernels(players=False)
             job = load_definitions().resolve_job_def("first_network")
             result = job.execute_in_process(form, instance=instance, run_id=run_id)
-        except (dg.DagsterExecutionInterruptedError, StoppedError):
+        except (dg.DagsterExecutionInterruptedError, StoppedError, KeyboardInterrupt):
             _print("interrupted: run the same command again to resume")
             return 130
         except (dg.Failure, UserError, dg.DagsterError) as failure:

@@ -31,7 +31,7 @@ class Book(NamedTuple):
     """The moves that a person always plays."""
 
     labels: dict[int, int]
-    """Label of the move for each position, by its key (`position_keys`)."""
+    """Label of the move for each position, by its key (`hash_positions`)."""
     positions: dict[str, dict[str, int]]
     """Number of games for each position (EPD) and move (UCI), most frequent positions first."""
 

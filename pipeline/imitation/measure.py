@@ -119,7 +119,7 @@ def find_openings(
 ) -> list[dict[str, Any]]:
     """Return the person's most frequent opening positions, with their moves and both policies.
 
-    `keys_R` are the keys of the positions (`position_keys`).
+    `keys_R` are the keys of the positions (`hash_positions`).
     """
     early_R = np.flatnonzero(rows["ply"] < OPENING_PLIES)
     keys, counts = np.unique(keys_R[early_R], return_counts=True)

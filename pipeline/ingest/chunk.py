@@ -52,7 +52,7 @@ from pipeline.pgn.text import NO_EVAL
 from pipeline.storage.job_folder import DATASET_KIND, JobFolder
 from pipeline.storage.stores import Publish, parse_path, publish_in_background, publish_json
 
-ROWS_VERSION = 2
+ROWS_VERSION = 3
 """Version of the rows. Increment it when the same dump and settings give different rows, so that
 older datasets are not continued or reused; tests/pipeline/ingest/test_rows_version.py compares
 them."""

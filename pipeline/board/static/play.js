@@ -1,6 +1,6 @@
 // Play tab: the network's moves, rating, style, clocks, draws, resigning, taking back and saving.
 import {
-  $, ask, change, chosen, confirm, game, move, newest, position, say, shown, store, timeControl, toPgn,
+  $, ask, change, chosen, confirm, game, move, networks, newest, position, say, shown, store, timeControl, toPgn,
 } from "./page.js";
 
 const SETTINGS = ["style", "rating", "color", "clock", "own-rating"];
@@ -103,15 +103,15 @@ async function offerDraw() {
 
 // Return the PGN tags of the game in Play.
 export function describeGame() {
-  const network = $("network").selectedOptions[0].textContent;
+  const network = networks.find(({ name }) => name === game.network) ?? chosen();
   const style = $("style").selectedOptions[0].textContent;
   const [own, other] = game.color === "w" ? ["White", "Black"] : ["Black", "White"];
-  const rated = game.style !== "strongest" && chosen().reads_ratings;
+  const rated = game.style !== "strongest" && network.reads_ratings;
   const rating = rated ? game.rating : "";
   return {
     Event: "Game against a network, Fianchetto", Site: "this computer",
     Date: new Date().toISOString().slice(0, 10).replaceAll("-", "."),
-    [own]: "You", [other]: network, [`${other}Type`]: "program", [`${own}Type`]: "human",
+    [own]: "You", [other]: network.label, [`${other}Type`]: "program", [`${own}Type`]: "human",
     [`${own}Elo`]: game["own-rating"] || rating, [`${other}Elo`]: rating,
     TimeControl: timeControl() || "-", Style: style,
   };

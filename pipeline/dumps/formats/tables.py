@@ -35,6 +35,9 @@ BEST_COLUMN_NAMES = ("bestuci", "best", "bestmove", "bm", "move", "uci", "san")
 MOVES_COLUMN_NAMES = ("movetext", "moves", "an")
 COLUMN_TAGS = tuple(name for name in tags.TAGS if not name.startswith(("Fianchetto", "Puzzle")))
 """Tags that a column of a table of games may hold."""
+EXACT_COLUMN_TAGS = ("TimeControl", "FEN", "SetUp", "Variant")
+"""Tags that are read only from columns of exactly this name, since others write another thing under
+similar names: `time_control` in minutes, `fen` of the last position."""
 TAG_COLUMN_NAMES = {
     "Site": ("id", "gameid"),
     "White": ("whiteid", "whiteusername", "whiteplayer"),
@@ -45,6 +48,7 @@ TAG_COLUMN_NAMES = {
 }
 """Other names of the columns of tags."""
 KAGGLE_COLUMNS = ("rated", "winner", "victorystatus", "incrementcode")
+RESULTS = ("1-0", "0-1", "1/2-1/2", "*")
 RESULT_OF_WINNER = {"white": "1-0", "black": "0-1", "draw": "1/2-1/2"}
 TERMINATION_OF_STATUS = dict.fromkeys(("mate", "resign", "draw"), "Normal") | {
     "outoftime": "Time forfeit"
@@ -158,8 +162,9 @@ def _make_best_move_table(index: dict[str, int], fen: str, best: str) -> Table:
 def _make_game_table(header: Sequence[str], index: dict[str, int], moves: str) -> Table:
     columns = {name: at for at, name in enumerate(header) if name in COLUMN_TAGS}
     for tag in COLUMN_TAGS:
-        # a column `time_control` may be in minutes; Lichess writes `TimeControl`, in seconds
-        names = (tag.lower(), *TAG_COLUMN_NAMES.get(tag, ())) if tag != "TimeControl" else ()
+        names = TAG_COLUMN_NAMES.get(tag, ())
+        if tag not in EXACT_COLUMN_TAGS:
+            names = (tag.lower(), *names)
         found = [index[name] for name in names if name in index]
         columns |= {tag: found[0]} if found and tag not in columns else {}
     columns |= {name: index[name] for name in (*KAGGLE_COLUMNS, moves) if name in index}
@@ -174,6 +179,8 @@ def _format_game(place: str, row: Row, moves: str) -> str:
     """Convert a row of a table of games to PGN; tags before the moves replace missing columns."""
     cell_tags, movetext = _split_tags(moves) if len(moves) <= MAX_MOVETEXT_BYTES else ({}, "")
     column_tags = {name: row[name] for name in COLUMN_TAGS if row.get(name)}
+    if column_tags.get("Result", "*") not in RESULTS:  # such as "White" or "checkmate"
+        del column_tags["Result"]
     for date in ("Date", "UTCDate"):
         if date in column_tags:
             column_tags[date] = column_tags[date][:10].replace("-", ".")

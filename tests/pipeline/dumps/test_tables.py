@@ -197,6 +197,10 @@ def test_tag_columns_are_read_without_regard_to_case_and_underscores(tmp_path: P
     assert (game.status, game.result, game.event) == ("used", -1, b"Rated x")
     assert (game.tags["UTCDate"], game.tags["WhiteElo"]) == (b"2020.01.02", b"1500")
     assert "TimeControl" not in game.tags, "it may be in minutes"
+    header = "movetext,winner,result,fen\n"
+    (tmp_path / "end.csv").write_text(f"{header}e4 e5,white,checkmate,{PAWNS_AND_KINGS}\n")
+    (game,) = by_kernels.games(tmp_path / "end.csv")
+    assert (game.status, game.result) == ("used", 1), "other results and last positions are ignored"
 
 
 CELLS = {

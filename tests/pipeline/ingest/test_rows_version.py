@@ -17,7 +17,7 @@ from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
 
 SMALL = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.1)
-GOLDEN = {2: "aade37f3f29c2dd9f279aacd46711e468d05700200983bd17750778c561cf371"}
+GOLDEN = {3: "aade37f3f29c2dd9f279aacd46711e468d05700200983bd17750778c561cf371"}
 """Hash of all rows and games of `dump`, by version."""
 
 DUMP = """\
