@@ -1,7 +1,8 @@
 """Decompress zstd, gzip, bzip2 and zip archives; refuse other archives by name.
 
 If an archive is damaged, `decompress` yields all text before the damage and then raises OSError.
-Zero bytes after an archive are padding, as for gzip(1). Other bytes raise TrailingBytesError.
+Several archives in the same format may follow each other. Zero bytes between and after them are
+padding, as for gzip(1). Any other bytes after an archive raise TrailingBytesError.
 """
 
 import bz2
@@ -47,7 +48,7 @@ Read = Callable[[int], bytes]
 
 
 class TrailingBytesError(OSError):
-    """Raised after the text of a complete archive if bytes of no archive follow it."""
+    """Raised after the text of archives that are followed by bytes other than padding."""
 
 
 def detect_compression(head: bytes) -> str | None:
@@ -61,7 +62,7 @@ def detect_compression(head: bytes) -> str | None:
 
 
 def refuse_archives(first: bytes, inside: str | None) -> None:
-    """Raise DumpError, without the file's name, if the text is an archive or a database.
+    """Raise DumpError, without the file's name, if the text is in a known format that is not read.
 
     `first` are the first bytes of the text. `inside` is the compression of the archive that
     contains it, or None.

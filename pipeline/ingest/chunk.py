@@ -58,7 +58,7 @@ older datasets are not continued or reused; tests/pipeline/ingest/test_rows_vers
 them."""
 
 BLOCK_ROWS = 1 << 19
-"""Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
+"""Approximate number of rows that are replayed, shuffled and written together: 34 MB."""
 
 MAX_NOTED_NAMES = 50
 """Maximum number of player names in the note of a chunk without a move by a wanted player."""
@@ -142,7 +142,7 @@ def _read_rows(tagged: TaggedGames, first: int, rows: replay.Rows) -> tuple[int,
 
 
 def _identify_by_position(rows: replay.Rows, tagged: TaggedGames) -> None:
-    """Identify puzzles and the like by their first labelled position, so copies share a split.
+    """Identify puzzles and best moves by their first labelled position, so copies share a split.
 
     Entries without a labelled move get the status NO_MOVES.
     """
@@ -249,7 +249,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     """Turn a chunk into shards and a note; return the note with `fresh_rows`, the rows made now.
 
     A chunk that has a note is not encoded again. Raises OtherDumpError if the note is of another
-    text, and DatasetError if it is of other settings.
+    text, and DatasetError if it is invalid or of other settings or code.
     """
     notes = task.folder.notes
     note = notes / note_name(task.chunk.index)

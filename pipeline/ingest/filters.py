@@ -188,7 +188,7 @@ class GameColumns:
         return to_unit_interval(splitmix64(hashes, self.seed))
 
     def has_eval(self) -> NDArray[np.bool_]:
-        """Return whether the movetext may contain an evaluation; False for dropped games."""
+        """Return whether a game may have an evaluation; False for PGN games that are dropped."""
         games, whole = self.tagged.games, self.text.tobytes()
         found = np.full(len(games.status), self.tagged.is_evaluations)
         if self.tagged.is_evaluations:
@@ -219,12 +219,12 @@ class RowColumns:
         return is_wanted
 
     def game_ply(self) -> NDArray[np.int64]:
-        """Return the number of earlier half-moves in the game; the maximum for rows of no game."""
+        """Return the number of earlier half-moves; the maximum for rows of puzzles and EPD."""
         is_no_game = self.tagged.parity[self.rows.game] != EVERY_PLY
         return np.where(is_no_game, np.iinfo(np.int64).max, self.rows.ply)
 
     def rank_in_game(self) -> NDArray[np.int64]:
-        """Return each kept row's place, from 0, in a random order of its game's kept rows."""
+        """Return each kept row's rank in a random order of its game's kept rows; -1 for others."""
         game, ply = self.rows.game, self.rows.ply.astype(np.uint64)
         hashes = splitmix64(self.tagged.games.identity[game] ^ (ply << np.uint64(48)), self.seed)
         rank, kept = np.full(len(game), -1), np.flatnonzero(self.status == KEPT)

@@ -171,7 +171,7 @@ def read_start_positions(
 
 
 def unescape(value: str) -> str:
-    """Remove the backslashes that escape quotes and backslashes in a tag."""
+    """Remove the backslash before each escaped character of a tag's value."""
     return re.sub(r"\\(.)", r"\1", value)
 
 
@@ -228,7 +228,7 @@ def read_games(
 ) -> TaggedGames:
     """Return the games at `starts` with the values of their tags.
 
-    Variants, bad positions and results without a score give a game a status other than USED.
+    Games whose tags already show that they cannot be used get a status other than USED.
     """
     bounds = np.append(starts, len(text))
     spans = np.zeros((len(starts), len(tags.TAGS), 2), dtype=np.int64)
@@ -257,8 +257,8 @@ def _read_parity(
 ) -> NDArray[np.uint8]:
     """Return the parity of each game's labels, uint8[G], from the tag FianchettoLabels.
 
-    Entries with the tag are no games, so they get NO_RESULT. Those whose row could not be converted
-    get the status BAD_ROW.
+    Entries with the tag are not games, so they get NO_RESULT. Those whose row could not be
+    converted get the status BAD_ROW.
     """
     has_tag = spans[:, 1] > 0
     number = read_numbers(text, spans, EVERY_PLY)

@@ -201,7 +201,7 @@ BATCH_SENTINELS: dict[str, int] = {
     for column in ROW_COLUMNS
     if column.null is not None and column.null == column.null
 }
-"""Sentinel for null in each integer column of a batch; float columns use NaN."""
+"""Sentinel for null in each integer column of a batch that can be null; floats use NaN."""
 STATISTICS_COLUMNS = ("label", "ply", "elo", "game")
 """Columns whose minimum and maximum are written to the footer."""
 

@@ -250,7 +250,7 @@ def open_shard(
     """Open a shard; any problem with it, now or while it is read, raises DatasetError.
 
     `groups` are the sizes of the row groups in the manifest. `metadata` is the footer, if it has
-    already been read and checked. If `wanted_games` [G] is given, only their rows are read.
+    already been read and checked. With `wanted_games`, bool[G], only their rows are returned.
     """
     with (
         convert_damage_errors(path),
