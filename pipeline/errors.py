@@ -23,13 +23,13 @@ class DatasetError(UserError):
 
 
 class OtherDumpError(DatasetError):
-    """Raised for a dataset, finished or not, of other or changed dumps, or other rows version."""
+    """Raised if a dataset was made from other or changed dumps, or with another version of rows."""
 
     code = "taken"
 
 
 class OtherSettingsError(DatasetError):
-    """Raised for a dataset with other settings, or an unfinished one of other dumps."""
+    """Raised if a dataset was made with other settings, or begun from dumps of other names."""
 
     code = "taken"
 

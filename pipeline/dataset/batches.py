@@ -2,10 +2,10 @@
 
     row groups in a random order -> blocks of many groups -> rows in a random order within a block
 
-The rows form one endless sequence that depends only on (seed, files), with each row once per epoch.
-Step k begins at row k * batch_size, so a killed and resumed run sees the same batches as an
-uninterrupted one. With several processes, each reads a sequence over its own share of the row
-groups, and a batch consists of one part from each process.
+The rows form one endless sequence that depends only on the files, the seed and the size of blocks,
+with each row once per epoch. Step k begins at row k * batch_size, so a killed and resumed run sees
+the same batches as an uninterrupted one. With several processes, each reads a sequence over its own
+share of the rows, and a batch consists of one part from each process.
 
 A batch is a dict of numpy arrays by column, as `ShardReader.read` returns them.
 """

@@ -79,7 +79,7 @@ class Dataset:
     manifest: dict[str, Any] = field(repr=False)
     """Content of `manifest.json`, or of `training_set.json` for a training set."""
     identity: str
-    """sha256 of that file."""
+    """SHA-256 of `manifest.json`, or of `training_set.json`."""
     joined: "tuple[Dataset, ...]" = ()
     """Datasets of a training set; empty for a dataset."""
     held_out: str = HOLD_OUT_NONE
@@ -262,7 +262,7 @@ def _open_training_set(path: Path) -> Dataset:
 
 
 def _open_joined(path: Path, entry: Mapping[str, Any]) -> Dataset:
-    """Open a dataset of a training set; raises DatasetError if it has changed since."""
+    """Open a dataset of a training set; raises DatasetError if it has changed or does not fit."""
     opened = open_unverified(path / entry["path"])
     require_unchanged(opened, path, entry)
     for file in opened.manifest["files"]:

@@ -180,7 +180,7 @@ class _Download:
         self.url, self.path, self.sha256, self.stop = url, path, sha256, stop
         self.part = path.with_name(f"{path.name}.part")
         self.state = path.with_name(f"{path.name}.part.json")
-        """File with the URL and version of the partial download."""
+        """File with the URL, the expected hash and the version of the partial download."""
 
     def fetch(self, meter: _Meter) -> dict[str, Any]:
         """Download the file, under a lock, unless it exists; return its entry in the result."""

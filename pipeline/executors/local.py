@@ -73,8 +73,8 @@ class Engine(Protocol):
         """Yield a result for each item, in the order of completion.
 
         An item whose worker is killed is retried, and reported as "lost" after MAX_ATTEMPTS. The
-        work stops when the generator is closed or `cancelled()` returns True, which is polled twice
-        a second, or before each item if the items run in this process.
+        work stops when the generator is closed or `cancelled()` returns True. It is polled twice a
+        second, or before each item if the items run in this process.
         """
         ...
 

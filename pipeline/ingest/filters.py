@@ -1,4 +1,4 @@
-"""Filters of games and positions, in one table.
+"""Filters of games and of positions, in two tables.
 
     tags -> game filters -> replay -> row filters
 
@@ -7,9 +7,9 @@ To add a filter:
 2. Add a row to GAME_FILTERS or ROW_FILTERS. If it needs a column that no filter reads yet, add a
    method to GameColumns or RowColumns.
 
-Filters are applied in the order of the table, and a dropped game or row is counted under the first
-reason. The outcome depends only on the game's text and the configuration, so the number of workers
-and the chunk size do not matter.
+Filters are applied in the order of their table, and a dropped game or row is counted under its
+first reason. The outcome depends only on the game's text and the configuration, so the number of
+workers and the chunk size do not matter.
 
 Axes: G games, R rows of the replayed games.
 """
@@ -138,7 +138,7 @@ class GameColumns:
         return np.stack([self.tagged.white_elo, self.tagged.black_elo], axis=1)
 
     def is_rated(self) -> NDArray[np.bool_]:
-        """Return whether the Event begins with "Rated"."""
+        """Return whether the tag Event begins with "Rated", in any case."""
         return self._matches(tags.EVENT, lambda event: event.lower().startswith("rated"))
 
     def has_bot(self) -> NDArray[np.bool_]:
@@ -219,7 +219,7 @@ class RowColumns:
         return is_wanted
 
     def game_ply(self) -> NDArray[np.int64]:
-        """Return the number of earlier half-moves; the maximum for rows of puzzles and EPD."""
+        """Return the number of earlier half-moves; the largest int64 for puzzles and EPD."""
         is_no_game = self.tagged.parity[self.rows.game] != EVERY_PLY
         return np.where(is_no_game, np.iinfo(np.int64).max, self.rows.ply)
 

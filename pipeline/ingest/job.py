@@ -181,7 +181,7 @@ def _load_finished(
 
 
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
-    """Return whether a dump is that of a manifest's entry, by its hash or the server's version."""
+    """Return whether name and hash (of a URL: name, size, version) match a manifest's entry."""
     if entry["name"] != shorten_name(name):
         return False
     if is_url(name):

@@ -7,7 +7,7 @@
     OUT/.journal/         finished items of self-play
 
 The marker is the first file that a job writes. A folder is refused if it has files but no marker or
-result, or if its kind or identity is another. A store cannot rename: its files get their final
+result, or if it has another kind or identity. A store cannot rename: its files get their final
 names immediately, but the result is still written last.
 """
 
@@ -91,7 +91,7 @@ class JobFolder:
         self.out, self.kind, self.reads = out, kind, tuple(reads)
         self.refusal, self.failure = refusal, failure or refusal
         self.files = out / BUILDING if is_local(out) else out
-        """Folder for finished files."""
+        """Folder for finished files until `finish` renames them; in a store, `out` itself."""
         self.notes = out / BUILDING / "parts"
         """Folder for notes and intermediate files."""
         self.journal = out / JOURNAL

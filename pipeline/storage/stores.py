@@ -44,7 +44,7 @@ def is_url(name: str) -> bool:
 
 
 def parse_path(name: str | Path) -> Path:
-    """Return a Path for a local name, a UPath for a store; raises ConfigError if none is usable."""
+    """Return a local Path, or a UPath for a store; raises ConfigError for an unusable store."""
     if isinstance(name, Path) or not is_local(name):
         return cast("Path", name)
     scheme, separator, rest = name.partition("://")

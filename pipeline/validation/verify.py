@@ -270,7 +270,7 @@ def _count_games_before(dataset: Dataset, chunks: int | None) -> int:
 
 
 def compare_row(row: Row, text: bytes) -> str:
-    """Describe how a row differs from python-chess's replay of its text; "" if it does not."""
+    """Describe how a row differs from its text as python-chess reads it; "" if it does not."""
     if re.match(rb"[1-8BKNPQRbknpqr/]+ [wb] [^\t\n]*\t", text):
         return _compare_line(row, text.decode("utf-8", "replace"))
     game = chess.pgn.read_game(io.StringIO(_rewrite_game(text)))

@@ -1,8 +1,8 @@
 """Write and read shards, the Parquet files with the rows of a dataset.
 
-Types, codecs and bounds of the columns are in the table of pipeline/dataset/files/columns.py. Every
-value is checked when its row group is read, which takes 2 % of the reading time. Any problem with a
-file raises a one-line DatasetError with the file's name.
+Types, codecs and bounds of the columns are in the table of pipeline/dataset/files/columns.py. All
+values are checked when a row group is read, or when its packed positions are unpacked; this takes
+2 % of the reading time. Any problem with a file raises a one-line DatasetError with its name.
 
 Axes: R rows, N moves of all searched rows.
 """

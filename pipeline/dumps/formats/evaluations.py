@@ -38,7 +38,7 @@ INPUT_COLUMNS = {
     FISHNET_TABLE: ("fen", "cp", "mate", "move"),
     POSITION_TABLE: ("fen", "line", "depth", "knodes", "cp", "mate"),
 }
-"""Columns of each kind of table."""
+"""Columns of each kind of Parquet table of evaluated positions."""
 TEXT_COLUMNS = ("fen", "line", "move")
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 1 << 15, 1 << 24
 """Maximum rows to read at a time, and approximately their maximum bytes."""
