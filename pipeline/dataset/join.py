@@ -211,8 +211,8 @@ def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
 def count_games(datasets: Sequence[Dataset], stop: Stop = never) -> dict[str, int]:
     """Count games by the hash of their moves.
 
-    Returns the number of `distinct` games and, for each split, that of its games (`test`) and of
-    those of them that also occur in train (`test_in_train`).
+    Returns the number of `distinct` games and, for each split, the number of its games (such as
+    `test`) and of its games that also occur in train (`test_in_train`).
     """
     import polars as pl
 
@@ -246,7 +246,7 @@ def make_split_counts() -> "list[pl.Expr]":
 def make_shared_counts(suffix: str = "in_train") -> "list[pl.Expr]":
     """Return polars expressions that count, for each split, the rows whose key occurs in train.
 
-    They apply to a table with one row per key, which has the key's rows in each split.
+    They apply to a table with one row per key, and a column per split with the key's row count.
     """
     import polars as pl
 

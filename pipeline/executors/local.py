@@ -156,7 +156,7 @@ class _WorkerPool:
         self.workers: set[_WorkerProcess] = set()
 
     def run_item(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
-        """Run an item; return the status "lost" if its process is killed MAX_ATTEMPTS times."""
+        """Run an item; return "lost" after MAX_ATTEMPTS killed processes. Raises WorkerError."""
         for _ in range(MAX_ATTEMPTS):
             with self.lock:
                 if self.closed:

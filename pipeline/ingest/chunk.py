@@ -76,15 +76,14 @@ class IngestConfig(Filters):
 
     planes: PlaneFormat = "all"
     """How shards store positions: all (77 planes, for any reader) or compact (the board, from which
-    this program computes the planes). Compact takes half the space and is read several times as
-    fast."""
+    this program computes the planes; it takes half the space and is read several times as fast)."""
     test_share: Share = 0.05
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: Share = 0.02
     """Share of games held out for validation during training, by a hash of their moves."""
     history: Annotated[int, Field(ge=1, le=len(LAST_MOVES))] = 8
     """Number of previous half-moves stored in a row, 1 to 8, for networks that read them
-    (fianchetto-human). Each after the first takes 1.6 bytes per row."""
+    (fianchetto-human); each after the first takes 1.6 bytes per row."""
     seed: Count = 0
     """Random seed of the shuffle, of `sample` and of `positions_per_game`."""
     chunk_mib: Annotated[int, Field(ge=0, le=256)] = 0
@@ -249,7 +248,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     """Turn a chunk into shards and a note; return the note with `fresh_rows`, the rows made now.
 
     A chunk that has a note is not encoded again. Raises OtherDumpError if the note is of another
-    text, and DatasetError if it is invalid or of other settings or code.
+    text, and DatasetError if it is invalid or of other settings or code, or for too many games.
     """
     notes = task.folder.notes
     note = notes / note_name(task.chunk.index)

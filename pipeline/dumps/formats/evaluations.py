@@ -173,7 +173,7 @@ def _choose_batch_rows(
 def _select_deepest(
     batch: pa.RecordBatch, rest: pa.RecordBatch | None
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the best line of each position in a batch, that of the last position separately.
+    """Return the best lines of all positions in a batch but the last, and the last one's best line.
 
     A position is a run of rows with the same FEN. The last run may continue in the next batch, for
     which its best line so far is passed as `rest`.
