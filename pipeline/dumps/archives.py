@@ -41,7 +41,7 @@ _DECODERS: dict[str, tuple[Callable[[], Any], int]] = {
     "bz2": (bz2.BZ2Decompressor, 64),
 }
 """For each compression, a function that makes a decoder of a frame, and the bytes to feed it at a
-time. A decompression bomb expands so many bytes to about 100 MiB at most."""
+time. That many bytes of a decompression bomb expand to at most about 100 MiB."""
 
 Read = Callable[[int], bytes]
 """Function that returns at most the given number of bytes, and b"" only at the end."""

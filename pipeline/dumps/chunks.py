@@ -97,7 +97,7 @@ class _Window:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no further block fits; the open game is then cut and returned."""
+        """Return whether no further block fits, so that the open game must be cut."""
         return self.filled + BLOCK_BYTES > len(self.text)
 
     def drop(self, end: int) -> None:

@@ -20,8 +20,8 @@ from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.pgn.text import DASHES, translate_movetext
 
 TIME_CONTROL_PATTERN = re.compile(r" *(\d{1,9})(?:\+(\d{1,9}))? *", re.ASCII)
-"""`B` or `B+I` in seconds (PGN standard, 9.6.1), as Lichess writes it. README.md explains why other
-forms are not read."""
+"""A base time, or base+increment, in seconds (PGN standard, 9.6.1), as Lichess writes them.
+README.md explains why other forms are not read."""
 MAX_BASE, MAX_INCREMENT = 65_534, 254
 """Maximum seconds that a row can store; a longer time control counts as unknown."""
 EVERY_PLY = 255

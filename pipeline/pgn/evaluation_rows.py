@@ -82,10 +82,7 @@ def _read_score(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def _read_square(text: Any, at: Any, turned: Any) -> Any:
-    """Return the square named at `at` as an index in the mover's view, -1 for other text.
-
-    `turned` says whether Black moves.
-    """
+    """Return the index of the square at `at`, in Black's view if `turned`; -1 for other text."""
     file, rank = int(text[at]) - 97, int(text[at + 1]) - 49
     if not (0 <= file < 8 and 0 <= rank < 8):
         return -1

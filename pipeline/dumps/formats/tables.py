@@ -108,7 +108,10 @@ def normalize_name(name: str) -> str:
 
 
 def guess_header(fields: Sequence[str]) -> list[str]:
-    """Guess a table's column names from its first row; [] for other text. Raises DumpError."""
+    """Guess the column names of a table without a header from its first row; [] for other text.
+
+    Raises DumpError if a FEN and several moves do not show whose move the first one is.
+    """
     at = next((at for at, field in enumerate(fields[:-1]) if FEN_PATTERN.fullmatch(field)), -1)
     moves = fields[at + 1].split() if at >= 0 else []
     if not moves or not all(map(_is_move, moves)):
