@@ -11,7 +11,7 @@ class ConfigError(UserError):
 
 
 class DumpError(UserError):
-    """Raised for a dump that cannot be read at all."""
+    """Raised for a dump that cannot be read at all, or not together with the other dumps."""
 
 
 class DamagedError(UserError):
@@ -19,31 +19,31 @@ class DamagedError(UserError):
 
 
 class DatasetError(UserError):
-    """Raised for a directory that is not a dataset of this version or is damaged."""
+    """Raised for a dataset that is missing, damaged, empty, outdated, or otherwise unsuitable."""
 
 
 class OtherDumpError(DatasetError):
-    """Raised for a dataset that was made, or begun, from another dump or by another version."""
+    """Raised if a dataset was made from other or changed dumps, or with another version of rows."""
 
     code = "taken"
 
 
 class OtherSettingsError(DatasetError):
-    """Raised for a dataset that was made, or begun, with other settings."""
+    """Raised if a dataset was made with other settings, or begun from dumps of other names."""
 
     code = "taken"
 
 
 class IngestError(UserError):
-    """Raised if an ingest cannot be completed; finished shards are kept."""
+    """Raised if an ingest or a parallel job cannot be completed; finished work is kept."""
 
 
 class FetchError(UserError):
-    """Raised for a remote file that cannot be fetched; the bytes received are kept."""
+    """Raised for a remote file that cannot be read or downloaded."""
 
 
 class SourceChangedError(FetchError):
-    """Raised for a remote file that was replaced by another version while it was read."""
+    """Raised for a remote file that was replaced while it was read, or cannot be resumed."""
 
 
 class StoreError(OSError):

@@ -2,10 +2,10 @@
 
     row groups in a random order -> blocks of many groups -> rows in a random order within a block
 
-The rows form one endless sequence that depends only on (seed, files), with each row once per epoch.
-Step k begins at row k * batch_size, so a killed and resumed run sees the same batches as an
-uninterrupted one. With several processes, each reads a sequence over its own share of the row
-groups, and a batch consists of one part from each process.
+The rows form one endless sequence that depends only on the files, the seed and the size of blocks,
+with each row once per epoch. Step k begins at row k * batch_size, so a killed and resumed run sees
+the same batches as an uninterrupted one. With several processes, each reads a sequence over its own
+share of the rows, and a batch consists of one part from each process.
 
 A batch is a dict of numpy arrays by column, as `ShardReader.read` returns them.
 """
@@ -185,8 +185,8 @@ class Batches:
         Process `rank` of `world` gets an equal part of every batch, from rows of its own. With
         `people_only`, labels that are engine moves become NO_LABEL.
 
-        Raises DatasetError for a missing dataset or an unknown or empty split. Raises ConfigError
-        for an unknown column, a batch that cannot be divided, or fewer rows than processes.
+        Raises DatasetError for an unusable dataset or an unknown or empty split; ConfigError for a
+        column or batch size that cannot be used, a repeated dataset, or fewer rows than processes.
         """
         require_divisible(batch_size, rank, world)
         if not columns:
@@ -274,7 +274,7 @@ class Batches:
     def _read_part(
         self, part: _Part, planes_RP: NDArray[np.uint64] | None = None, *, packed: bool = False
     ) -> Batch:
-        """Return the rows of a part; planes are written to `planes_RP` if it is given."""
+        """Return the rows of a part; planes are written to `planes_RP`, if given and not packed."""
         shard = part.shard
         with shard.open(self._read_footer(shard)) as reader:
             rows = reader.read(part.group, self.columns, shard.games, planes_RP, packed=packed)

@@ -51,7 +51,7 @@ class Shard:
     stored_groups: tuple[int, ...]
     """Number of rows in each row group of the file."""
     games: int
-    """Number of games in its dataset, an upper bound of the column `game`."""
+    """Number of games in its dataset; the values of the column `game` are below it."""
     plane_format: PlaneFormat
     """How planes are stored."""
     groups: tuple[int, ...]
@@ -79,7 +79,7 @@ class Dataset:
     manifest: dict[str, Any] = field(repr=False)
     """Content of `manifest.json`, or of `training_set.json` for a training set."""
     identity: str
-    """sha256 of that file."""
+    """SHA-256 of `manifest.json`, or of `training_set.json`."""
     joined: "tuple[Dataset, ...]" = ()
     """Datasets of a training set; empty for a dataset."""
     held_out: str = HOLD_OUT_NONE
@@ -93,13 +93,13 @@ class Dataset:
     ) -> "Dataset":
         """Open a folder and verify its files; an opened dataset is returned unchanged.
 
-        The first open of files from another machine hashes them and reports progress in bytes.
+        Local files that were not verified before are hashed, with progress reported in bytes.
         Raises Stopped, and DatasetError for a dataset that is missing, has changed since it was
         joined, or differs from its manifest.
         """
         if isinstance(path, Dataset):
             return path
-        opened = _open_training_set(path) if is_training_set(path) else open_manifest(path)
+        opened = _open_training_set(path) if is_training_set(path) else open_unverified(path)
         for part in opened.parts:
             verify_files(part.path, part.manifest, progress, stop)
         return opened
@@ -116,7 +116,7 @@ class Dataset:
 
     @property
     def has_engine_moves(self) -> bool:
-        """Return whether the labels are moves of engine analyses."""
+        """Return whether the labels of any part are moves of engine analyses."""
         return any(part.manifest.get("moves_by") == "engine" for part in self.parts)
 
     def count_rows(self, split: str) -> int:
@@ -204,14 +204,13 @@ class Dataset:
         return [rows - out for rows, out in zip(stored, held, strict=True)]
 
 
-def open_manifest(path: Path) -> Dataset:
-    """Open a dataset from its manifest alone, without checking its files."""
+def open_unverified(path: Path) -> Dataset:
+    """Open a dataset from its manifest alone, without verifying its files."""
     manifest = read_manifest(path)
     return Dataset(path, manifest, hash_file(path / MANIFEST))
 
 
 def _list_stored_groups(manifest: Mapping[str, Any], entry: Mapping[str, Any]) -> list[int]:
-    """Return the number of rows in each row group of a file."""
     full_groups, remainder = divmod(entry["rows"], manifest["row_group"])
     return [manifest["row_group"]] * full_groups + ([remainder] if remainder else [])
 
@@ -263,8 +262,8 @@ def _open_training_set(path: Path) -> Dataset:
 
 
 def _open_joined(path: Path, entry: Mapping[str, Any]) -> Dataset:
-    """Open a dataset of a training set; raises DatasetError if it has changed since."""
-    opened = open_manifest(path / entry["path"])
+    """Open a dataset of a training set; raises DatasetError if it has changed or does not fit."""
+    opened = open_unverified(path / entry["path"])
     require_unchanged(opened, path, entry)
     for file in opened.manifest["files"]:
         stored = _list_stored_groups(opened.manifest, file)

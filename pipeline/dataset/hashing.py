@@ -9,7 +9,7 @@ from engine.board.rng import GOLDEN_GAMMA, mix_bits
 
 
 def splitmix64(words: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
-    """Hash each word with splitmix64 (Steele, Lea and Flood 2014), advanced `seed` + 1 steps."""
+    """Hash each word with splitmix64 (Steele, Lea and Flood 2014); each seed gives other hashes."""
     with np.errstate(over="ignore"):
         hashes: NDArray[np.uint64] = mix_bits(
             words + np.uint64((seed + 1) * int(GOLDEN_GAMMA) % (1 << 64))

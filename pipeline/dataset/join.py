@@ -25,7 +25,7 @@ from pipeline.dataset.dataset import (
     TRAINING_SET_VERSION,
     Dataset,
     is_training_set,
-    open_manifest,
+    open_unverified,
     read_row_groups,
     read_training_set,
     require_unchanged,
@@ -79,7 +79,7 @@ def join(
     for directory in datasets:
         if is_training_set(directory):
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
-        open_manifest(directory)
+        open_unverified(directory)
     with folder.lock():
         entries = _collect_entries(datasets, out, config, remove)
         joined = []
@@ -110,7 +110,7 @@ def join(
 def _collect_entries(
     datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the entries of all datasets of the set, present ones first; raises ConfigError."""
+    """Return the entries of the old and the new datasets; raises ConfigError, DatasetError."""
     old: list[dict[str, Any]] = []
     if is_training_set(out):
         content = read_training_set(out)
@@ -132,7 +132,7 @@ def _collect_entries(
         # relative paths, so that the set and its datasets can be moved together
         relative = Path(os.path.relpath(directory, out.resolve())).as_posix()
         entry = {"name": directory.name, "path": relative}
-        identity = open_manifest(directory).identity
+        identity = open_unverified(directory).identity
         by_folder.setdefault(directory, entry | {"manifest_sha256": identity})
     entries = list(by_folder.values())
     names = [entry["name"] for entry in entries]
@@ -211,8 +211,8 @@ def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
 def count_games(datasets: Sequence[Dataset], stop: Stop = never) -> dict[str, int]:
     """Count games by the hash of their moves.
 
-    Returns the number of `distinct` games and, for each split, that of its games (`test`) and of
-    those of them that also occur in train (`test_in_train`).
+    Returns the number of `distinct` games and, for each split, the number of its games (such as
+    `test`) and of its games that also occur in train (`test_in_train`).
     """
     import polars as pl
 
@@ -246,7 +246,7 @@ def make_split_counts() -> "list[pl.Expr]":
 def make_shared_counts(suffix: str = "in_train") -> "list[pl.Expr]":
     """Return polars expressions that count, for each split, the rows whose key occurs in train.
 
-    They apply to a table with one row per key, which has the key's rows in each split.
+    They apply to a table with one row per key, and a column per split with the key's row count.
     """
     import polars as pl
 

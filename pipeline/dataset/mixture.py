@@ -64,8 +64,8 @@ class Mixture:
     ) -> None:
         """Draw the source of each row. Process `rank` of `world` gets an equal part of each batch.
 
-        Raises ConfigError for a batch that cannot be divided, a share out of range, or a positive
-        share without human datasets.
+        Raises ConfigError for a batch that cannot be divided, or unless the share is 0 without
+        human datasets, and above 0 and below 1 with them.
         """
         require_divisible(batch_size, rank, world)
         if not 0 <= human_share < 1 or (human_share > 0) != (human is not None):
@@ -97,7 +97,7 @@ class Mixture:
         return counts
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Yield the batches from `step` to the last."""
+        """Yield this process's part of the batches from `step` to the last."""
         taken = self.count_rows(0, step)
         readers: dict[int, _RowReader] = {}
         for number in range(step, self.steps):

@@ -33,7 +33,7 @@ def _salts() -> NDArray[np.uint64]:
 
 
 def hash_positions(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the keys of positions, uint64[R]: a hash of the sum of the planes' salted hashes."""
+    """Return the keys of positions, uint64[R]: hashes of their planes and castling rights."""
     keys = np.empty(len(planes_RP), dtype=np.uint64)
     salts = _salts()
     for begin in range(0, len(planes_RP), BLOCK_ROWS):

@@ -29,7 +29,7 @@ class RowPartitions:
         self.buffered: list[pl.DataFrame] = []
 
     def add(self, rows: "pl.DataFrame") -> None:
-        """Add rows, which have a column `key`; raises ConfigError if the disk is full."""
+        """Add rows with a column `key`; raises ConfigError if the files cannot be written."""
         if not self.writers:
             schema = rows.to_arrow().schema
             paths = [self._path(part) for part in range(self.part_count)]

@@ -111,10 +111,10 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> M
     from engine.encoding.planes import legal_mask
     from engine.encoding.views import NO_LABEL
     from model.inference.evaluator import evaluator
-    from pipeline.dataset.dataset import open_manifest
+    from pipeline.dataset.dataset import open_unverified
     from pipeline.validation.verify import sample_rows
 
-    sampled = sample_rows(open_manifest(positions), count, split)
+    sampled = sample_rows(open_unverified(positions), count, split)
     rows = [row for row in sampled if row["label"] not in (None, NO_LABEL)]
     if not rows:  # a dataset of evaluated positions may have no moves
         return {"loss": None, "rows": 0}

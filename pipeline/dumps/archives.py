@@ -1,7 +1,8 @@
 """Decompress zstd, gzip, bzip2 and zip archives; refuse other archives by name.
 
 If an archive is damaged, `decompress` yields all text before the damage and then raises OSError.
-Zero bytes after an archive are padding, as for gzip(1). Other bytes raise TrailingBytesError.
+Several archives in the same format may follow each other. Zero bytes between and after them are
+padding, as for gzip(1). Any other bytes after an archive raise TrailingBytesError.
 """
 
 import bz2
@@ -40,14 +41,14 @@ _DECODERS: dict[str, tuple[Callable[[], Any], int]] = {
     "bz2": (bz2.BZ2Decompressor, 64),
 }
 """For each compression, a function that makes a decoder of a frame, and the bytes to feed it at a
-time. A decompression bomb expands so many bytes to about 100 MiB at most."""
+time. That many bytes of a decompression bomb expand to at most about 100 MiB."""
 
 Read = Callable[[int], bytes]
 """Function that returns at most the given number of bytes, and b"" only at the end."""
 
 
 class TrailingBytesError(OSError):
-    """Raised after the text of a complete archive if bytes of no archive follow it."""
+    """Raised after the text of archives that are followed by bytes other than padding."""
 
 
 def detect_compression(head: bytes) -> str | None:
@@ -61,7 +62,7 @@ def detect_compression(head: bytes) -> str | None:
 
 
 def refuse_archives(first: bytes, inside: str | None) -> None:
-    """Raise DumpError, without the file's name, if the text is an archive or a database.
+    """Raise DumpError, without the file's name, if the text is in a known format that is not read.
 
     `first` are the first bytes of the text. `inside` is the compression of the archive that
     contains it, or None.

@@ -2,7 +2,7 @@
 
 A chunk holds about `chunk_bytes` of text and at most MAX_GAMES games. These limits and
 MAX_GAME_BYTES bound the memory for any dump. A damaged archive ends with the last whole game before
-the damage, which is recorded in its Source.
+the damage, and its Source records the damage.
 
 Axes: G games of a chunk.
 """
@@ -71,7 +71,7 @@ class _Window:
         return count > 0
 
     def find_games(self, final: bool) -> None:
-        """Find the games that begin in the new text, up to the last whole line."""
+        """Find the games in new whole lines, or in all new text if `final`. Raises DumpError."""
         end = self.filled
         if not final:
             unseen = self.text[self.scanned : self.filled].tobytes()
@@ -97,11 +97,10 @@ class _Window:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no further block fits; the open game is then cut and returned."""
+        """Return whether no further block fits, so that the open game must be cut."""
         return self.filled + BLOCK_BYTES > len(self.text)
 
     def drop(self, end: int) -> None:
-        """Drop the text up to `end`."""
         rest = self.filled - end
         self.text[:rest] = self.text[end : self.filled].copy()
         self.splitter.drop(end)
@@ -143,7 +142,8 @@ def _read_source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterat
             offset += window.scanned
             window.drop(window.scanned)
     if source.is_parquet_evaluations:
-        source.bytes_read = source.size or 0  # its footer identifies the file
+        # until now an estimate; no need to hash the rest, because the footer identifies the file
+        source.bytes_read = source.size or 0
         source.require_version()
     else:
         # hash the bytes after damage too, since the manifest has the whole file's hash
@@ -155,8 +155,8 @@ def _read_source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterat
 def read_chunks(sources: list[Source], chunk_bytes: int) -> Iterator[Chunk]:
     """Yield the chunks of all sources in order.
 
-    Raises DumpError, before any chunk of a source that cannot be read, and Stopped. Damage ends a
-    source and is recorded in its `damage`.
+    Raises DumpError before any chunk of a source that cannot be read, and FetchError and Stopped at
+    any time. Damage ends a source and is recorded in its `damage`.
     """
     index = game = 0
     for number, source in enumerate(sources):

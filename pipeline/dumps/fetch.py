@@ -4,7 +4,7 @@
                                               NAME.part.json: URL, version
 
 A download that was stopped, killed or disconnected resumes from `NAME.part` if the server still has
-the same version. The file is renamed when it is on disk and its hash has been verified.
+the same version. The file is renamed when it is on disk and has the expected hash, if any.
 """
 
 import os
@@ -41,14 +41,14 @@ LICHESS = "https://database.lichess.org/standard"
 HASHES_FILE = "sha256sums.txt"
 """Name of the list of published files, with a hash and a name on each line."""
 MAX_HASHES_BYTES = 1 << 22
-"""Maximum number of bytes of that list."""
+"""Maximum number of bytes to read from HASHES_FILE."""
 MONTH_PREFIX = "lichess_db_standard_rated_"
 """Start of the file name of a month, before `2013-01`."""
 _MONTH_PATTERN = re.compile("([0-9]{4})-(0[1-9]|1[0-2])")
 _FIRST_MONTH = 2013 * 12
 """January 2013, counted in months."""
 MAX_STARTS = 3
-"""Maximum number of times that a download starts, as the file may change on the server."""
+"""Maximum number of attempts at a download, since the file may change on the server."""
 
 
 @settings(ConfigError)
@@ -112,8 +112,8 @@ def fetch(
     """Download months, ranges of months and URLs into the folder `out`; return what was done.
 
     `files` of the result has, for each file name, its size and hash, whether the hash was compared
-    with a published one, and whether the file was downloaded now. Raises ConfigError, FetchError
-    and Stopped.
+    with a published or given one, and whether the file was downloaded now. Raises ConfigError,
+    FetchError and Stopped.
     """
     files = _resolve_targets(targets, out, config or FetchConfig(), stop)
     meter = _Meter(progress)
@@ -131,7 +131,6 @@ def fetch(
 def _resolve_targets(
     targets: Sequence[str], out: Path, config: FetchConfig, stop: Stop
 ) -> list["_Download"]:
-    """Resolve months, ranges of months and URLs to downloads with their published hashes."""
     if not targets:
         raise ConfigError(
             "name a month such as 2013-01, a range such as 2013-01..2013-06, or a URL"
@@ -181,7 +180,7 @@ class _Download:
         self.url, self.path, self.sha256, self.stop = url, path, sha256, stop
         self.part = path.with_name(f"{path.name}.part")
         self.state = path.with_name(f"{path.name}.part.json")
-        """File with the URL and version of the partial download."""
+        """File with the URL, the expected hash and the version of the partial download."""
 
     def fetch(self, meter: _Meter) -> dict[str, Any]:
         """Download the file, under a lock, unless it exists; return its entry in the result."""
@@ -235,7 +234,7 @@ class _Download:
         self.state.unlink(missing_ok=True)
 
     def _load_version(self) -> RemoteVersion | None:
-        """Return the version of the partial download, None if it is of another URL or hash."""
+        """Return the version of the partial download; None if missing or of another URL or hash."""
         try:
             state = parse_json(self.state.read_bytes())
             version = RemoteVersion(**state["version"])

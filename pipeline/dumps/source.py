@@ -80,15 +80,16 @@ class Source:
 
     @cached_property
     def size(self) -> int | None:
-        """Bytes of the file, compressed as it is; None if unknown."""
+        """Size in bytes of the file, which may be compressed; None if unknown."""
         if is_url(self.name):
             return fetch_version(self.name, self.stop).size
         return None if self.name == STDIN else Path(self.name).stat().st_size
 
     def open(self) -> IteratorStream:
-        """Open the dump and return a stream of its text; raises DumpError and FetchError.
+        """Open the dump and return a stream of its text.
 
-        The text is PGN, or lines if `is_evaluations` is true afterwards.
+        The text is PGN, or lines of evaluated positions if `is_evaluations` is True afterwards.
+        Raises DumpError, FetchError, ConfigError and Stopped.
         """
         if self.name == STDIN:
             self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
@@ -204,7 +205,7 @@ class Source:
             pass
 
     def _record_share(self, share: float) -> None:
-        """Estimate the bytes read from the share of the rows that were read."""
+        """Estimate `bytes_read` from the share of the rows that were read, and poll `stop`."""
         self.bytes_read = round(share * (self.size or 0))
         self._raise_if_stopped()
 
@@ -277,7 +278,7 @@ def redact_name(name: str) -> str:
 
 
 def _open(path: Path) -> IO[bytes]:
-    """Open a file for reading; raises DumpError, ConfigError."""
+    """Open a file for reading; raises DumpError, and ConfigError if its name is not UTF-8."""
     require_utf8(str(path))
     try:
         if path.is_dir():
@@ -298,7 +299,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def expand_folders(names: Sequence[str]) -> list[str]:
-    """Replace each folder of Parquet files by the files in it, sorted by name."""
+    """Replace each folder or store prefix with Parquet files by these files, sorted by name."""
     expanded = []
     for name in names:
         files = list_files(name, ".parquet")
@@ -323,10 +324,10 @@ def find_dumps(
 ) -> list[str] | None:
     """Return the paths of a dataset's dumps, in the manifest's order.
 
-    The manifest records names and hashes, but no paths. The dumps are sought among `given`, which
-    may rename a single dump. Without `given`, they are sought in the dataset's folder, where that
-    of self-play is, and in Dagster's folders. Returns None if a dump is not found, and raises
-    DatasetError if it is missing from `given`.
+    The manifest records names and hashes, but no paths. The dumps are sought among `given`, where a
+    single dump may have another name. Without `given`, they are sought in the dataset's folder, in
+    which self-play writes its dump, and in Dagster's folders. Returns None if one is not found
+    there. Raises DatasetError if one is missing from `given`, and the errors of `require_dump`.
     """
     names, home = [source["name"] for source in manifest["sources"]], directory.resolve()
     if len(names) == len(given) == 1:
@@ -349,7 +350,7 @@ def find_dumps(
 
 
 def require_dump(name: str) -> None:
-    """Raise DumpError or FetchError if a dump cannot be opened."""
+    """Raise DumpError, FetchError or ConfigError if a file or URL cannot be opened."""
     if is_url(name):
         fetch_version(name)
     # opening and closing a pipe would disturb its writer

@@ -6,11 +6,11 @@ from pipeline.executors.ray import RayEngine
 
 
 def make_engine(name: str, workers: int = 0) -> Engine:
-    """Create the engine called `name`, on at most `workers` cores (0: all). Raises ConfigError.
+    """Create the engine called `name`, on at most `workers` cores (0: all).
 
-    `local` uses processes on this machine, and `ray` starts Ray for the duration of the work.
+    `local` uses processes on this machine, and `ray` starts Ray here for the duration of the work.
     `ray:HOST:PORT` or `ray:auto` joins a cluster from one of its nodes; `ray://HOST:PORT` connects
-    from outside.
+    from outside. Raises ConfigError if the name is unknown or Ray is not installed.
     """
     if name == LOCAL:
         return LocalEngine(workers)

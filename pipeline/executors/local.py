@@ -48,13 +48,12 @@ class Failure:
 
     kind: str
     """Name of the exception's class."""
-    """Name of the exception's class."""
     message: str
     traceback: str = ""
     is_system_error: bool = False
     """Whether it was an OSError, such as a full disk or a missing file."""
     is_user_error: bool = True
-    """Whether it was a UserError, whose message says what to do."""
+    """Whether the message alone tells the user what to do, so that no traceback is shown."""
 
 
 Result = tuple[int, Status, Any]
@@ -73,8 +72,9 @@ class Engine(Protocol):
     ) -> Generator[Result, None, None]:
         """Yield a result for each item, in the order of completion.
 
-        An item whose worker is killed is retried, and "lost" after MAX_ATTEMPTS attempts. The work
-        stops when the generator is closed or `cancelled()`, polled twice a second, returns True.
+        An item whose worker is killed is retried, and reported as "lost" after MAX_ATTEMPTS. The
+        work stops when the generator is closed or `cancelled()` returns True. It is polled twice a
+        second, or before each item if the items run in this process.
         """
         ...
 
@@ -108,7 +108,7 @@ WORKER_COMMAND = (
 
 
 def run_worker(descriptor: int) -> None:
-    """Run (function, item) pairs from a pipe until it closes, as it does if the driver dies."""
+    """Run (function, item) pairs from a pipe and send back the results, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     with Connection(descriptor) as pipe, suppress(EOFError, ConnectionError):
         while True:
@@ -134,7 +134,7 @@ class _WorkerProcess:
             worker_end.close()
 
     def run_item(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any] | None:
-        """Run an item in the process; return None if it was killed. Raises WorkerError."""
+        """Run an item; return None if the process was killed, raise WorkerError if it failed."""
         try:
             self.pipe.send((function, item))
             answer: tuple[Status, Any] = self.pipe.recv()
@@ -156,7 +156,7 @@ class _WorkerPool:
         self.workers: set[_WorkerProcess] = set()
 
     def run_item(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
-        """Run an item in an idle or new process, up to MAX_ATTEMPTS times. Raises WorkerError."""
+        """Run an item; return "lost" after MAX_ATTEMPTS killed processes. Raises WorkerError."""
         for _ in range(MAX_ATTEMPTS):
             with self.lock:
                 if self.closed:
@@ -186,7 +186,7 @@ class LocalEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield results as `Engine.map` does."""
+        """Yield results as `Engine.map` does; raises WorkerError if a worker process fails."""
         if self.workers == 1:
             for index, item in enumerate(items):
                 if cancelled():

@@ -47,7 +47,7 @@ _ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
 }
 _LOOPBACK_ENVIRONMENT = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Makes Ray on one machine listen on loopback only. Ray reads it when it is imported."""
+"""Environment that makes a local Ray listen on loopback only. Ray reads it on import."""
 
 
 @cache
@@ -87,7 +87,7 @@ class RayEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield results as `Engine.map` does; raises IngestError if the cluster is lost."""
+        """Yield results as `Engine.map` does; raises IngestError if Ray cannot be used or fails."""
         ray = self._ray
         run_task = ray.remote(_run_versioned_item).options(num_cpus=1, max_retries=0)
         waiting, to_submit = enumerate(items), deque[int]()
@@ -153,7 +153,7 @@ class RayEngine:
 
     @contextmanager
     def connect(self) -> Iterator[None]:
-        """Connect to Ray, or start it if there is no address; reuse an existing connection."""
+        """Connect to Ray unless connected; without an address, start it. Raises IngestError."""
         if self._ray.is_initialized():
             yield
             return
@@ -180,7 +180,7 @@ class RayEngine:
             yield
 
     def _require_listener(self) -> None:
-        """Raise IngestError if nothing listens at the address; Ray would retry for minutes."""
+        """Raise IngestError if nobody listens at the address, since Ray would retry for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         hosts, reason = [host], "the address must be HOST:PORT"
         if host in ("127.0.0.1", "localhost"):  # Ray may listen on the node's IP address instead

@@ -58,7 +58,7 @@ older datasets are not continued or reused; tests/pipeline/ingest/test_rows_vers
 them."""
 
 BLOCK_ROWS = 1 << 19
-"""Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
+"""Approximate number of rows that are replayed, shuffled and written together: 34 MB."""
 
 MAX_NOTED_NAMES = 50
 """Maximum number of player names in the note of a chunk without a move by a wanted player."""
@@ -76,17 +76,16 @@ class IngestConfig(Filters):
 
     planes: PlaneFormat = "all"
     """How shards store positions: all (77 planes, for any reader) or compact (the board, from which
-    this program computes the planes). Compact takes half the space and is read several times as
-    fast."""
+    this program computes the planes; it takes half the space and is read several times as fast)."""
     test_share: Share = 0.05
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: Share = 0.02
     """Share of games held out for validation during training, by a hash of their moves."""
     history: Annotated[int, Field(ge=1, le=len(LAST_MOVES))] = 8
     """Number of previous half-moves stored in a row, 1 to 8, for networks that read them
-    (fianchetto-human). Each after the first takes 1.6 bytes per row."""
+    (fianchetto-human); each after the first takes 1.6 bytes per row."""
     seed: Count = 0
-    """Random seed of the shuffle and of `sample`."""
+    """Random seed of the shuffle, of `sample` and of `positions_per_game`."""
     chunk_mib: Annotated[int, Field(ge=0, le=256)] = 0
     """MiB of PGN text that a worker encodes at a time, into one shard per split; 0 chooses 8 to 64,
     depending on the size of the dumps."""
@@ -142,7 +141,7 @@ def _read_rows(tagged: TaggedGames, first: int, rows: replay.Rows) -> tuple[int,
 
 
 def _identify_by_position(rows: replay.Rows, tagged: TaggedGames) -> None:
-    """Identify puzzles and the like by their first labelled position, so copies share a split.
+    """Identify puzzles and best moves by their first labelled position, so copies share a split.
 
     Entries without a labelled move get the status NO_MOVES.
     """
@@ -249,7 +248,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     """Turn a chunk into shards and a note; return the note with `fresh_rows`, the rows made now.
 
     A chunk that has a note is not encoded again. Raises OtherDumpError if the note is of another
-    text, and DatasetError if it is of other settings.
+    text, and DatasetError if it is invalid or of other settings or code, or for too many games.
     """
     notes = task.folder.notes
     note = notes / note_name(task.chunk.index)

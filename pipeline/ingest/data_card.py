@@ -46,7 +46,7 @@ class GameCounts:
                     self.histograms[name] += np.bincount(present.to_numpy(), minlength=1 << 16)
 
     def list_frequent(self, name: str, limit: int) -> list[dict[str, Any]]:
-        """Return the most frequent values of a column with their numbers and shares of games."""
+        """Return a column's most frequent values with their numbers and percentages of games."""
         counter = self.values[name]
         ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0] is not None, item[0]))
         total = counter.total()
@@ -56,7 +56,7 @@ class GameCounts:
         ]
 
     def compute_quantiles(self, name: str) -> list[int | None]:
-        """Return the QUANTILES of a quantity, by the nearest rank; None without values."""
+        """Return the QUANTILES of a quantity, by the nearest rank; all None without values."""
         cumulative = self.histograms[name].cumsum()
         if not cumulative[-1]:
             return [None] * len(QUANTILES)

@@ -39,8 +39,8 @@ def estimate(
     """Estimate the result of `ingest` with the same sources, and keep nothing on disk.
 
     `basis` of the result says how much of the text was read. `dropped` and `positions_dropped` are
-    shares by reason. Raises DumpError, ConfigError for evaluated positions, and DatasetError if the
-    filters drop all games that were read.
+    shares by reason. Raises DumpError, FetchError and Stopped; ConfigError for evaluated positions;
+    and DatasetError if no position that was read is kept.
     """
     config = config or IngestConfig()
     if not sources:
@@ -75,7 +75,7 @@ def estimate(
 
 
 def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
-    """Copy a dump's first games to `path`; estimate the bytes of its text, None if unknown."""
+    """Copy a dump's first games to `path`; return its estimated text length, None if unknown."""
     source = Source(name, stop)
     stream = source.open()
     if source.is_evaluations:

@@ -34,7 +34,7 @@ def find_examples(
 ) -> dict[str, dict[str, Any]]:
     """Return the first dropped game of each reason, with `source`, `offset`, `site` and `text`.
 
-    `text` is the chunk's text as in the dump. The offset is in bytes from the start of the dump.
+    `text` is the chunk's text. The offset is in bytes from the start of the decompressed dump.
     """
     examples = {}
     statuses, first = np.unique(tagged.games.status, return_index=True)

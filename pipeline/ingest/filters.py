@@ -1,4 +1,4 @@
-"""Filters of games and positions, in one table.
+"""Filters of games and of positions, in two tables.
 
     tags -> game filters -> replay -> row filters
 
@@ -7,9 +7,9 @@ To add a filter:
 2. Add a row to GAME_FILTERS or ROW_FILTERS. If it needs a column that no filter reads yet, add a
    method to GameColumns or RowColumns.
 
-Filters are applied in the order of the table, and a dropped game or row is counted under the first
-reason. The outcome depends only on the game's text and the configuration, so the number of workers
-and the chunk size do not matter.
+Filters are applied in the order of their table, and a dropped game or row is counted under its
+first reason. The outcome depends only on the game's text and the configuration, so the number of
+workers and the chunk size do not matter.
 
 Axes: G games, R rows of the replayed games.
 """
@@ -63,8 +63,8 @@ class Filters:
     max_elo: Count = 0
     """Maximum rating of both players; 0 for no limit."""
     rated_only: bool = False
-    """Keep only games whose tag Event begins with "Rated". Casual games are often not played to
-    win."""
+    """Keep only games whose tag Event begins with "Rated", since casual games are often not played
+    to win."""
     exclude_bots: bool = False
     """Drop games in which a player has the title BOT or a name that begins with "lichess AI"."""
     speeds: tuple[str, ...] = ()
@@ -72,11 +72,11 @@ class Filters:
     is ultrabullet (below 30 s), bullet (below 180 s), blitz (below 480 s), rapid (below 1500 s) or
     classical. Games without a clock are correspondence."""
     since: str = ""
-    """Keep games from this day on, such as 2024-01-31. Games without a complete date are then
-    dropped."""
+    """Keep only games from this day on, such as 2024-01-31, which drops those without a complete
+    date."""
     until: str = ""
-    """Keep games up to this day, such as 2024-01-31. Games without a complete date are then
-    dropped."""
+    """Keep only games up to this day, such as 2024-01-31, which drops those without a complete
+    date."""
     evals_only: bool = False
     """Keep only positions with an engine's evaluation ([%eval]), and games that have any."""
     terminations: tuple[str, ...] = ()
@@ -85,12 +85,12 @@ class Filters:
     skip_plies: Count = 0
     """Number of half-moves to skip at the start of each game, since many games share an opening."""
     min_clock: Count = 0
-    """Minimum seconds on the mover's clock, since moves in time trouble are poor examples; 0 keeps
-    all. Positions without a clock are kept."""
+    """Minimum seconds on the mover's clock, to drop moves in time trouble, which are poor examples;
+    0 keeps all, and positions without a clock are always kept."""
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of games to keep, from 0 to 1. A hash of the moves and the seed chooses them, so a
-    smaller share keeps a subset of the games of a larger one. For evaluated positions, the share of
-    row groups to read."""
+    """Share of games to keep, above 0 and at most 1, chosen by a hash of the moves and the seed, so
+    that a smaller share is a subset of a larger one; for evaluated positions, the share of row
+    groups (or blocks of JSON lines) to read."""
     positions_per_game: Count = 0
     """Maximum number of positions per game, chosen by a hash, since neighboring positions are
     nearly duplicates; 0 for all."""
@@ -138,7 +138,7 @@ class GameColumns:
         return np.stack([self.tagged.white_elo, self.tagged.black_elo], axis=1)
 
     def is_rated(self) -> NDArray[np.bool_]:
-        """Return whether the Event begins with "Rated"."""
+        """Return whether the tag Event begins with "Rated", in any case."""
         return self._matches(tags.EVENT, lambda event: event.lower().startswith("rated"))
 
     def has_bot(self) -> NDArray[np.bool_]:
@@ -188,7 +188,7 @@ class GameColumns:
         return to_unit_interval(splitmix64(hashes, self.seed))
 
     def has_eval(self) -> NDArray[np.bool_]:
-        """Return whether the movetext may contain an evaluation; False for dropped games."""
+        """Return whether a game may have an evaluation; False for PGN games that are dropped."""
         games, whole = self.tagged.games, self.text.tobytes()
         found = np.full(len(games.status), self.tagged.is_evaluations)
         if self.tagged.is_evaluations:
@@ -219,12 +219,12 @@ class RowColumns:
         return is_wanted
 
     def game_ply(self) -> NDArray[np.int64]:
-        """Return the number of earlier half-moves in the game; the maximum for rows of no game."""
+        """Return the number of earlier half-moves; the largest int64 for puzzles and EPD."""
         is_no_game = self.tagged.parity[self.rows.game] != EVERY_PLY
         return np.where(is_no_game, np.iinfo(np.int64).max, self.rows.ply)
 
     def rank_in_game(self) -> NDArray[np.int64]:
-        """Return each kept row's place, from 0, in a random order of its game's kept rows."""
+        """Return each kept row's rank in a random order of its game's kept rows; -1 for others."""
         game, ply = self.rows.game, self.rows.ply.astype(np.uint64)
         hashes = splitmix64(self.tagged.games.identity[game] ^ (ply << np.uint64(48)), self.seed)
         rank, kept = np.full(len(game), -1), np.flatnonzero(self.status == KEPT)

@@ -20,8 +20,8 @@ from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.pgn.text import DASHES, translate_movetext
 
 TIME_CONTROL_PATTERN = re.compile(r" *(\d{1,9})(?:\+(\d{1,9}))? *", re.ASCII)
-"""`B` or `B+I` in seconds (PGN standard, 9.6.1), as Lichess writes it. README.md explains why other
-forms are not read."""
+"""A base time, or base+increment, in seconds (PGN standard, 9.6.1), as Lichess writes them.
+README.md explains why other forms are not read."""
 MAX_BASE, MAX_INCREMENT = 65_534, 254
 """Maximum seconds that a row can store; a longer time control counts as unknown."""
 EVERY_PLY = 255
@@ -34,7 +34,7 @@ STANDARD_VARIANTS = frozenset(
 Position" if a game starts from a FEN."""
 
 _POINTS_OF_SCORE = {"1": 2, "0": 0, "1/2": 1, "½": 1, "0.5": 1, "0,5": 1, ".5": 1}
-"""Twice the points of a player, by the text in a Result."""
+"""Twice the points of a player, by their notation in a tag Result."""
 _SCORE_PATTERN = "|".join(map(re.escape, sorted(_POINTS_OF_SCORE, key=len, reverse=True)))
 _RESULT_PATTERN = re.compile(rf"({_SCORE_PATTERN})\s*[-:]\s*({_SCORE_PATTERN})(?![\d/.,])")
 _NO_SCORE = -2
@@ -74,7 +74,7 @@ def read_numbers(
 
 
 def decode_value(data: bytes) -> str:
-    """Decode a tag value as UTF-8 if possible, else as Latin-1, as the PGN standard has it."""
+    """Decode a tag value as UTF-8 if possible, else as Latin-1, the PGN standard's encoding."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -119,7 +119,7 @@ def find_date_spans(spans: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def read_time_control(value: str) -> tuple[int, int]:
-    """Return the base and increment in seconds, (-1, -1) if they are unknown or uncertain."""
+    """Return the base and increment in seconds, (-1, -1) if they are unknown, 0 or too large."""
     found = TIME_CONTROL_PATTERN.fullmatch(value)
     base, increment = (int(part or 0) for part in found.groups()) if found else (0, 0)
     is_certain = (base or increment) and base <= MAX_BASE and increment <= MAX_INCREMENT
@@ -127,7 +127,7 @@ def read_time_control(value: str) -> tuple[int, int]:
 
 
 def parse_result(value: str) -> int:
-    """Return White's result of a tag Result: 1, 0, -1, UNKNOWN_RESULT, or -2 for no score.
+    """Parse the value of a tag Result: White's 1, 0, -1, UNKNOWN_RESULT, or -2 for no score.
 
     A score may be followed by words (`1-0 forfeit`). `0-0` and `+/-` are no scores.
     """
@@ -171,7 +171,7 @@ def read_start_positions(
 
 
 def unescape(value: str) -> str:
-    """Remove the backslashes that escape quotes and backslashes in a tag."""
+    """Remove the backslash before each escaped character of a tag's value."""
     return re.sub(r"\\(.)", r"\1", value)
 
 
@@ -228,7 +228,7 @@ def read_games(
 ) -> TaggedGames:
     """Return the games at `starts` with the values of their tags.
 
-    Variants, bad positions and results without a score give a game a status other than USED.
+    Games whose tags already show that they cannot be used get a status other than USED.
     """
     bounds = np.append(starts, len(text))
     spans = np.zeros((len(starts), len(tags.TAGS), 2), dtype=np.int64)
@@ -257,8 +257,8 @@ def _read_parity(
 ) -> NDArray[np.uint8]:
     """Return the parity of each game's labels, uint8[G], from the tag FianchettoLabels.
 
-    Entries with the tag are no games, so they get NO_RESULT. Those whose row could not be converted
-    get the status BAD_ROW.
+    Entries with the tag are not games, so they get NO_RESULT. Those whose row could not be
+    converted get the status BAD_ROW.
     """
     has_tag = spans[:, 1] > 0
     number = read_numbers(text, spans, EVERY_PLY)

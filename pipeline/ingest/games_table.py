@@ -72,7 +72,7 @@ def build_games_table(
 ) -> pa.Table:
     """Return the rows of `games.parquet` for a chunk.
 
-    `text` is the chunk's text as in the dump, and `split_G` has indices of SPLITS.
+    `text` is the text of `chunk`, and `split_G` has each game's index into SPLITS.
     """
     games, spans = tagged.games, tagged.spans
     count = len(games.status)

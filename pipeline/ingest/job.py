@@ -86,10 +86,10 @@ def ingest(
     same sources and configuration is left as it is, and an unfinished one is continued. `engine`
     encodes the chunks; without it, `workers` local processes do, 0 for one per core.
 
-    Raises DumpError, FetchError and Stopped; DatasetError if `out` has other files, if it was made
-    from other sources, settings or code, or if there are no positions; IngestError for a full disk,
-    a lost connection, or another ingest in `out`. Raises DamagedError if an archive is damaged,
-    after the dataset of all games before the damage has been completed.
+    Raises ConfigError, DumpError, FetchError and Stopped; DatasetError if `out` has other files, if
+    it was made from other sources, settings or code, or if there are no positions; IngestError for
+    a full disk, a lost connection, or another ingest in `out`; and DamagedError if an archive is
+    damaged, after the dataset of all games before the damage has been completed.
     """
     config, sources = config or IngestConfig(), expand_folders(sources)
     if not 1 <= len(sources) <= MAX_SOURCES:
@@ -181,7 +181,7 @@ def _load_finished(
 
 
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
-    """Return whether a dump is that of a manifest's entry, by its hash or the server's version."""
+    """Return whether name and hash (of a URL: name, size, version) match a manifest's entry."""
     if entry["name"] != shorten_name(name):
         return False
     if is_url(name):
@@ -297,7 +297,6 @@ def _build(
 
 
 def _make_error(status: str, value: Failure | None) -> Exception:
-    """Return the error to raise for a chunk that failed."""
     if status == "lost" or value is None:
         return IngestError(
             "a worker was killed three times on the same chunk (out of memory?)",

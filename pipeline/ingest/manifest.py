@@ -123,7 +123,7 @@ def build_manifest(
     """Publish `games.parquet`, the data card, and then the manifest; return the manifest.
 
     `sources` are the dumps' entries in it, and `more` are further fields. Raises DatasetError if
-    there are no positions.
+    there are no positions, or chunks of other settings.
     """
     notes = read_notes(folder.notes)
     # the notes of self-play have no config

@@ -56,7 +56,7 @@ def replace_dataset(
     out = out.resolve()
     new, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     recover_dataset(out)
-    _require_own_files(out)  # before locking, which truncates an existing file of that name
+    _refuse_foreign_files(out)  # before locking, which truncates an existing file of that name
     out.mkdir(parents=True, exist_ok=True)
     build = partial(ingest, [str(source)], new, config, engine=engine, progress=progress, stop=stop)
     damage: DamagedError | None = None
@@ -70,7 +70,7 @@ def replace_dataset(
                 manifest = build()
         except DamagedError as error:  # raised after the games before the damage were ingested
             damage, manifest = error, read_manifest(new)
-        _require_own_files(out)
+        _refuse_foreign_files(out)
         try:
             out.rename(old)
             new.rename(out)
@@ -86,7 +86,7 @@ def replace_dataset(
 
 
 def recover_dataset(out: Path) -> None:
-    """Delete the old dataset; undo a replacement that was killed between its two renames first."""
+    """Restore the old dataset if the new one is not in its place, or delete what is left of it."""
     out = out.resolve()
     old = out.with_name(f".{out.name}.old")
     if old.exists() and not out.exists():
@@ -95,7 +95,7 @@ def recover_dataset(out: Path) -> None:
         shutil.rmtree(old)
 
 
-def _require_own_files(folder: Path) -> None:
+def _refuse_foreign_files(folder: Path) -> None:
     """Raise DatasetError if a folder has files that are not the dataset's, and would be lost."""
     own = {BUILDING, MARKER} if (folder / MARKER).is_file() else set()
     # without a readable manifest, no file is known to belong to the dataset

@@ -50,7 +50,6 @@ _TAB = 9
 
 @njit(**NO_REFCOUNT)
 def _find_field_end(text: Any, at: Any, end: Any) -> Any:
-    """Return the offset of the first tab from `at` on, or `end` if there is none."""
     while at < end and text[U(at)] != _TAB:
         at += 1
     return at
@@ -71,7 +70,7 @@ def _read_number(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def _read_score(text: Any, at: Any, end: Any) -> Any:
-    """Return White's centipawns, clipped to ±MATE; NO_EVAL for text that is not a score."""
+    """Return White's centipawns, clipped to ±MATE; NO_EVAL for `#0` and text without a score."""
     mate = at < end and text[at] == 35
     value, valid = _read_number(text, at + mate, end)
     if not valid or (mate and value == 0):
@@ -83,10 +82,7 @@ def _read_score(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def _read_square(text: Any, at: Any, turned: Any) -> Any:
-    """Return the square named at `at` as an index in the mover's view, -1 for other text.
-
-    `turned` says whether Black moves.
-    """
+    """Return the index of the square at `at`, in Black's view if `turned`; -1 for other text."""
     file, rank = int(text[at]) - 97, int(text[at + 1]) - 49
     if not (0 <= file < 8 and 0 <= rank < 8):
         return -1
@@ -97,7 +93,7 @@ def _read_square(text: Any, at: Any, turned: Any) -> Any:
 def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     """Return (label, promotion) of a legal move, (-1, 0) for other text.
 
-    `planes` are those of `position`, with its legal moves.
+    `planes` hold the legal moves of `position`, from `legal_planes`.
     """
     if not 4 <= end - at <= 5:
         return -1, 0
@@ -125,7 +121,7 @@ def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
 def _write_row(
     rows: Any, row: Any, position: Any, planes: Any, label: Any, promotion: Any, value: Any
 ) -> None:
-    """Write a row except for the number of its line; `value` is White's centipawns."""
+    """Write all columns of a row except `game`; `value` is White's centipawns."""
     write_position(rows, row, position)
     rows.key[row] = hash_position(position, U(is_en_passant_legal(position, planes)))
     rows.label[row], rows.promotion[row] = label, promotion
@@ -166,7 +162,6 @@ def _read_line(
 
 @njit(cache=True, nogil=True)
 def _read_rows(text: Any, games: Any, first: Any, rows: Any) -> Any:
-    """Read lines into an array of ROW_DTYPE records; see `read_rows`."""
     position, planes = np.empty(WORDS, dtype=np.uint64), np.empty(PLANES, dtype=np.uint64)
     line, filled = first, 0
     while line < len(games.status) and filled < len(rows):
@@ -187,8 +182,8 @@ def read_rows(
 ) -> tuple[int, int]:
     """Read lines from `first` on until the rows are full; return (next line, rows filled).
 
-    Each line counts as a game with one row. The status is written to `games.status`, the key of the
-    position to `games.identity`. Lines with a status other than USED are skipped.
+    Each line counts as a game with one row. Its status is written to `games.status`; the key of its
+    position to `games.identity`, if it is used. Lines with a status other than USED are skipped.
     """
     line, filled = _read_rows(text, games, first, rows.view(replay.ROW_DTYPE, np.ndarray))
     return int(line), int(filled)

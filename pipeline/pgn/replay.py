@@ -2,7 +2,7 @@
 
 Two passes read a chunk of whole games (uint8 text and the first byte of each game):
   `scan_tags`  finds the values of the tags and the start of the movetext
-  `replay`     turns the movetext into rows until they are full, and gives every game a status
+  `replay`     turns the movetext into rows until they are full; each game read gets a status
 
 Moves are read as in python-chess (chess.pgn), and the tests compare the two. Variations and NAGs
 are skipped, and so are comments except for clocks and evaluations. Move numbers are optional.
@@ -49,8 +49,8 @@ from pipeline.pgn.san import (
 from pipeline.pgn.text import NO_CLOCK, NO_EVAL, has_board, read_comment
 
 MAX_PLIES = 4096
-"""Maximum plies of a game; longer ones are dropped. By the rules of chess, no game has more than
-5,898, and the longest on record has 538."""
+"""Maximum plies of a game; longer ones are dropped. The 50-move rule allows more than 11,000, but
+the longest tournament game on record has 538."""
 
 STATUS = (
     "used", "variant", "bad FEN", "illegal move", "ambiguous move", "null move", "no moves",
@@ -67,8 +67,8 @@ _STATUS_OF_KIND = np.array([NO_MOVES, NULL_MOVE, AMBIGUOUS_MOVE, ILLEGAL_MOVE])
 """Status for each negative kind that `read_move` returns, -4 to -1."""
 
 NO_RESULT = 3
-"""Result of an entry that is not a game but a position with its best moves. Its rows have result 0
-and, unlike any game, length 0."""
+"""Result of an entry that is not a game but a position with its best moves. Its rows have the
+result 0 and, unlike those of any game, `plies` 0."""
 
 ROW_DTYPE = np.dtype(
     [
@@ -105,11 +105,11 @@ class Games(NamedTuple):
     movetext: NDArray[np.int64]  # first byte of the movetext
     # White's 1, 0 or -1; UNKNOWN_RESULT if the tags state none; NO_RESULT if it is not a game
     result: NDArray[np.int8]
-    base: NDArray[np.int32]  # seconds, or -1 if unknown
+    base: NDArray[np.int32]  # initial clock time in seconds, or -1 if unknown
     setup: NDArray[np.int32]  # index of the starting position; 0 is the standard one
     status: NDArray[np.uint8]  # index into STATUS; an input and an output
     plies: NDArray[np.uint16]  # output
-    stop: NDArray[np.int64]  # output: first byte of the last token that was read
+    stop: NDArray[np.int64]  # output: the byte after the last token that was accepted
     identity: NDArray[np.uint64]  # output: hash of the starting position and the moves
 
 
@@ -128,7 +128,7 @@ REPLAYED_COLUMNS = (
 def collect_earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
     """Return the `history - 1` moves before each row's `last_move`, for the first `filled` rows.
 
-    The result is uint16[R, H], from the most recent move on.
+    The result is uint16[R, H], most recent first; NO_LAST_MOVE before a game's first move.
     """
     earlier_RH = np.empty((filled, history - 1), dtype=np.uint16)
     _collect_earlier_moves(rows.view(ROW_DTYPE, np.ndarray), earlier_RH)
@@ -174,7 +174,7 @@ def write_position(rows: Any, row: Any, position: Any) -> None:
 def _write_row(
     rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any
 ) -> None:
-    """Write a row except for game, length and result; `move` is (kind, source, promotion)."""
+    """Write a row, except game, plies, result, eval, clock; `move` is (kind, source, promotion)."""
     kind, source, promotion = move
     halfmove = position[COUNTERS] & HALFMOVE_MASK
     write_position(rows, row, position)
@@ -281,7 +281,7 @@ def _replay_game(
                 status = BAD_FEN
                 break
         _write_row(rows, row, position, planes, ply, (kind, source, promotion), last_move)
-        # in the view of the next mover, for whom the board is turned
+        # in the view of the next mover, for whom the board is mirrored top to bottom
         last_move = (U(source) ^ U(56)) * U(64) + (U(target) ^ U(56))
         identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * GOLDEN_GAMMA
         identity ^= identity >> U(32)
@@ -316,7 +316,6 @@ def replay(
 
 @njit(cache=True, nogil=True)
 def _replay(text: Any, games: Any, setups: Any, first_game: Any, rows: Any) -> Any:
-    """Replay games into an array of ROW_DTYPE records; see `replay`."""
     position = np.empty(setups.shape[1], dtype=np.uint64)
     planes = np.empty(PLANES, dtype=np.uint64)
     filled, game = np.int64(0), first_game  # typed, as in _replay_game

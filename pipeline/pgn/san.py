@@ -37,7 +37,7 @@ _MOVE_TYPES = type_table()  # global, so that Numba compiles it in as a constant
 
 @njit(**NO_REFCOUNT)
 def _find_sources(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return a bitboard of the pieces `word` on `sources` that can legally move to `target`."""
+    """Return a bitboard of the `word` pieces on `sources` that can legally move to `target`."""
     legal_planes(position, planes)
     found, movers = EMPTY, position[word] & sources
     while movers != EMPTY:
@@ -51,7 +51,7 @@ def _find_sources(position: Any, planes: Any, word: Any, target: Any, sources: A
 
 @njit(**NO_REFCOUNT)
 def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return (kind, source) of the only legal move of a piece on `sources` to `target`.
+    """Return (kind, source) of the only legal move to `target` of a `word` piece on `sources`.
 
     The kind is the move's type, ILLEGAL if there is no such move, or AMBIGUOUS if there are
     several. `planes` is scratch memory, uint64[77].
@@ -82,7 +82,7 @@ illegal."""
 
 @njit(**NO_REFCOUNT)
 def _measure_castling(text: Any, at: Any, end: Any) -> Any:
-    """Return the length of O-O, O-O-O, 0-0 or 0-0-0 at `at`, 0 if there is none."""
+    """Return the length of O-O, O-O-O, 0-0 or 0-0-0, given `O` or `0` at `at`; 0 for other text."""
     letter = text[at]
     if at + 3 > end or text[at + 1] != 45 or text[at + 2] != letter:
         return 0
@@ -105,7 +105,6 @@ def _is_null_move(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def _is_square(text: Any, at: Any, end: Any) -> Any:
-    """Return whether a square such as `e4` is at `at`."""
     return at + 2 <= end and 97 <= text[at] <= 104 and 49 <= text[at + 1] <= 56
 
 
@@ -154,7 +153,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def _read_points(text: Any, at: Any, end: Any) -> Any:
-    """Read `1`, `0`, `1/2` or `0.5` at `at`; return (twice the points, length), else (-9, 0)."""
+    """Read `1`, `0`, `1/2` or `0.5`; return (twice the points, length), or (-9, 0) if absent."""
     if at < end and (text[at] == 48 or text[at] == 49):
         if at + 3 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50:
             return 1, 3
@@ -192,8 +191,8 @@ def read_result(text: Any, at: Any, end: Any) -> Any:
 def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     """Read the move at `at`; return (kind, source, target, promotion, next byte).
 
-    The kind is a move type, ILLEGAL, AMBIGUOUS, NULL (a null move) or NO_MOVE (not a move).
-    `planes` is scratch memory, uint64[77].
+    The kind is a move type, ILLEGAL, AMBIGUOUS, NULL (a null move) or NO_MOVE (not a move). The
+    other values describe a move only if it is legal. `planes` is scratch memory, uint64[77].
     """
     char = text[at]
     if char == 79 or char == 48:  # O 0
@@ -235,8 +234,8 @@ _SKIPPED, _BEGINS_TOKEN, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK
 def _classify_bytes() -> NDArray[np.uint8]:
     """Return the kind of each byte that may begin a token, uint8[256].
 
-    White space, dots and annotation signs such as `!` are skipped. Letters and `@` begin a move,
-    `{` a comment, and `*` is a result. `-` and `/` are part of marks such as `+/-`.
+    White space, dots and annotation signs such as `!` are skipped. `@` and the letters of moves
+    begin a move, `{` a comment, and `*` is a result. `-` and `/` are part of marks such as `+/-`.
     """
     kinds = np.full(256, _OTHER, dtype=np.uint8)
     kinds[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32, *(ord(char) for char in ".!?+#=")]] = _SKIPPED
@@ -290,7 +289,7 @@ def _skip_mark(text: Any, at: Any, end: Any, begin: Any) -> Any:
 def _skip_move_number(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Return the byte after the move number at `at`; -1 if it is wrong or part of a word.
 
-    `numbered` says whether the number must be the next one. It need not be in a game from a FEN.
+    `numbered` says whether it must be the next move's number, as in games that have no FEN.
     """
     value, before = 0, text[at - 1] if at > begin else 32
     while at < end and 48 <= text[at] <= 57:
@@ -311,10 +310,10 @@ def _skip_move_number(text: Any, at: Any, end: Any, begin: Any, ply: Any, number
 def find_next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Return the first byte of the next move, comment or result, or `end`.
 
-    Returns UNCLOSED_TOKEN for a variation that never ends, UNREADABLE_TOKEN for unknown bytes.
-    `begin` is the first byte of the movetext, `ply` the number of moves read so far; `numbered` is
-    explained in `_skip_move_number`. Digits before a pawn's move are read as the move's number
-    (`1e4`), whereas python-chess reads them as a rank.
+    Returns UNCLOSED_TOKEN for a variation that never ends, and UNREADABLE_TOKEN for unknown bytes,
+    a wrong move number or a variation before the first move. `begin` is the first byte of the
+    movetext, `ply` the number of moves read so far; for `numbered` see `_skip_move_number`. Digits
+    before a pawn's move are its number (`1e4`), whereas python-chess reads them as a rank.
     """
     while at < end:
         char = text[at]

@@ -1,7 +1,7 @@
 """Find the games in PGN text: a compiled scan over the lines of a stream, block by block.
 
 A game begins at
-    - the first tag with a value in quotes, after movetext and a blank line
+    - a tag that is `Event` or has a value in quotes, after movetext and a blank line
     - `[Event`, after tags and a blank line
     - any tag, after a line of movetext that ends in a result, even without a blank line
     - `[Event`, after movetext that had no tags, even without a blank line
@@ -9,10 +9,10 @@ A game begins at
     - the number `1.`, after movetext that had no tags and a blank line
 
 A blank line alone does not end a game that has no result. A result ends a game only after moves: if
-it follows the tags, the text after it belongs to the same game, which is dropped later. Movetext
-that has no tags but a line with a bracket continues into the following text, since the bracket may
+it follows the tags, movetext after it belongs to the same game, which is dropped later. The rules
+for movetext without tags no longer apply after a line of it that looks like a tag, since it may
 hold a position. Comments may contain blank lines and tags. A tag in a comment begins a game only if
-the comment was never closed: the next brace opens another comment, or there is no next brace.
+the comment was never closed: the next brace opens another one, or none follows within 16 MiB.
 UTF-8 byte-order marks at the start of any line are ignored, since concatenated files have several.
 """
 
@@ -85,7 +85,8 @@ def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
 def _scan_movetext_line(text: Any, at: Any, end: Any, in_comment: Any) -> Any:
     """Scan a line of movetext; `in_comment` says whether it begins in a comment.
 
-    Returns (next line, whether that one begins in a comment, whether a result ends this line).
+    Returns (next line, whether it begins in a comment, whether a result ends this line). The last
+    value is False for a line with `;`, which may begin a comment.
     """
     stop = find_line_stop(text, at, end, SEMICOLON)
     if stop < end and text[stop] == 59:

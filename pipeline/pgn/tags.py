@@ -1,8 +1,8 @@
 """Find the values of PGN tags, in compiled code.
 
 A tag may be indented, may share its line with other tags or moves, and may use any case and any
-quotation marks or none. If a board position is found among the tags but outside a FEN tag, it is
-stored as an invalid FEN, so the game is dropped.
+quotation marks or none. If a game has no FEN tag, but another tag may hold its starting position,
+that tag is stored as an invalid FEN, so the game is dropped.
 
 A span is the offsets of a value's first byte and of its end. Kernels take and return offsets of
 bytes, as in text.py.
@@ -162,9 +162,9 @@ def _trim_value(text: Any, at: Any, end: Any) -> Any:
 def _find_tag_close(text: Any, at: Any, end: Any) -> Any:
     """Return the offset of the `]` that closes the tag at `at`, or `end` if none does.
 
-    `end` is the end of the line. An unquoted value ends at the first `]`. A quoted value ends at
-    the first `]` that follows a quotation mark and precedes the end of the line or another tag; if
-    there is none, at the last `]` that follows a quotation mark.
+    `end` is the end of the line. The first `]` closes the tag if the line ends there or the value
+    is not quoted. Otherwise, the first `]` after a quotation mark and before the end of the line or
+    another tag closes it; failing that, the last `]` after a quotation mark, or else the first `]`.
     """
     close = at
     while close < end and text[close] != 93:
@@ -191,7 +191,7 @@ def _find_tag_close(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def find_plain_close(text: Any, at: Any, end: Any) -> Any:
-    """Return the offset of a tag's `]` if it is the first one on its line and ends the line, or -1.
+    """Return the offset of the first `]` if it ends the line and a tag begins at `at`; else -1.
 
     This is the fast path for most tags. Others need `_find_tag_close`.
     """
@@ -225,12 +225,12 @@ def _begins_or_ends_with(text: Any, at: Any, end: Any, word: Any) -> Any:
 MAX_VALUE_BYTES = 1 << 12
 """Maximum bytes searched for the end of a quoted value, so that hostile lines take linear time."""
 MIN_BOARD_BYTES = 40
-"""Minimum bytes of a value to search for a board. Long values may be several tags on one line."""
+"""Minimum bytes of a known tag's value to search it for a board, since it may hold more tags."""
 _FEN_WORD = np.frombuffer(b"fen", dtype=np.uint8)
 _END_POSITION_WORDS = np.array(
     [list(word.encode()) for word in ["curr", "fina", "last", "endp", "endf"]], np.uint8
 )
-"""Words in the names of tags that hold a later position, such as CurrentPosition."""
+"""Beginnings or ends of the names of tags with a later position, such as CurrentPosition."""
 
 
 @njit(**NO_REFCOUNT)

@@ -122,7 +122,7 @@ def skip_byte_order_marks(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def skip_blanks(text: Any, at: Any, end: Any) -> Any:
-    """Return the byte after blanks, no-break and zero-width spaces; line ends are not blanks."""
+    """Return the byte after ASCII and Unicode blanks, also zero-width ones, but not line ends."""
     while at < end:
         char = text[at]
         if char < 128:
@@ -163,7 +163,7 @@ def skip_digits(text: Any, at: Any, end: Any) -> Any:
 def skip_variation(text: Any, at: Any, end: Any) -> Any:
     """Return the byte after the variation that begins at `at`; -1 if it never ends.
 
-    A variation never ends if its bracket or a comment inside it is not closed.
+    It never ends if its bracket or a comment inside it is not closed, or that comment contains `{`.
     """
     depth = 0
     while at < end:
@@ -357,10 +357,10 @@ _COMMENTS = re.compile(rb"(\{[^}]*(?:\}|\Z)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*)")
 def translate_movetext(
     text: NDArray[np.uint8], movetext: NDArray[np.int64], bounds: NDArray[np.int64]
 ) -> NDArray[np.uint8]:
-    """Return the text with the movetext translated to ASCII; each game keeps its length.
+    """Return the text with the movetext translated to ASCII where its meaning is clear.
 
     `bounds` is int64[G + 1]: game `g` is `text[bounds[g]:bounds[g + 1]]`. Its movetext begins at
-    `movetext[g]`.
+    `movetext[g]` and keeps its length.
     """
     non_ascii = np.flatnonzero(text >= 128)
     non_ascii = non_ascii[non_ascii >= bounds[0]]  # leave out text before the first game
@@ -376,7 +376,7 @@ def translate_movetext(
 
 
 def _translate_game(movetext: bytes) -> bytes:
-    """Translate a game's movetext outside comments, and pad it with blanks to the old length."""
+    """Translate movetext outside comments and pad it; return it unchanged if it would grow."""
     parts = _COMMENTS.split(movetext)  # movetext, comment, movetext, ...
     if all(part.isascii() for part in parts[::2]):
         return movetext

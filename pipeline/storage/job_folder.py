@@ -7,7 +7,7 @@
     OUT/.journal/         finished items of self-play
 
 The marker is the first file that a job writes. A folder is refused if it has files but no marker or
-result, or if its kind or identity is another. A store cannot rename: its files get their final
+result, or if it has another kind or identity. A store cannot rename: its files get their final
 names immediately, but the result is still written last.
 """
 
@@ -85,20 +85,20 @@ class JobFolder:
         """Describe the folder; nothing is read or written yet.
 
         `refusal` is raised if the folder belongs to something else, `failure` (by default the same
-        type) for a held lock or a full disk. `reads` are the inputs; the folder must not be inside
-        one of them.
+        type) for a held lock or a full disk. `reads` are the inputs; the folder must not be one of
+        them or inside one.
         """
         self.out, self.kind, self.reads = out, kind, tuple(reads)
         self.refusal, self.failure = refusal, failure or refusal
         self.files = out / BUILDING if is_local(out) else out
-        """Folder for finished files."""
+        """Folder for finished files until `finish` renames them; in a store, `out` itself."""
         self.notes = out / BUILDING / "parts"
         """Folder for notes and intermediate files."""
         self.journal = out / JOURNAL
         """Folder for finished items of self-play."""
 
     def check(self) -> None:
-        """Raise `refusal` if the folder has other content or is inside an input."""
+        """Raise `refusal` if it is a file, has other content, or is an input or inside one."""
         out, foreign = self.out, list[str]()
         if is_local(out) and not out.is_dir() and (out.exists() or out.is_symlink()):
             raise self.refusal(
@@ -175,7 +175,7 @@ class JobFolder:
             )
 
     def begin(self) -> None:
-        """Check the folder and write its marker, for a trainer that holds the lock itself."""
+        """Check the folder and create its marker if missing; the caller must hold a lock."""
         self.check()
         if not is_of_kind(self.out, self.kind):
             try:
@@ -214,8 +214,8 @@ class JobFolder:
     def finish(self, last: str = "") -> None:
         """Rename the built files, with `last` at the end, and delete what else the build left.
 
-        Call it again if it was killed. Raises `refusal` if a file of the same name exists that is
-        not from this job.
+        Without `last`, only a marker that a result has replaced is deleted. Call it again if it was
+        killed. Raises `refusal` if a file of the same name exists that is not from this job.
         """
         if last and is_local(self.out):
             self._rename_files(last)

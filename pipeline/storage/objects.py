@@ -96,7 +96,7 @@ class ObjectFile:
             )
 
     def read(self, count: int) -> bytes:
-        """Return up to `count` bytes; b"" at the end."""
+        """Return up to `count` bytes; b"" at the end. Raises FetchError, SourceChangedError."""
         try:
             with _convert_errors(self.name):
                 data: bytes = self._file.read(count)
@@ -121,7 +121,7 @@ class ObjectFile:
 
 
 class RangeFile(io.RawIOBase):
-    """A seekable remote file, one request per read. Raises FetchError and Stopped."""
+    """A seekable remote file; recent reads are cached. Reading raises FetchError and Stopped."""
 
     def __init__(self, name: str, version: RemoteVersion, stop: Stop = never) -> None:
         """Open the given version of a web file or of an object.

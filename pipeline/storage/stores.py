@@ -44,7 +44,7 @@ def is_url(name: str) -> bool:
 
 
 def parse_path(name: str | Path) -> Path:
-    """Return a Path for a local name, a UPath for a store; raises ConfigError for other schemes."""
+    """Return a local Path, or a UPath for a store; raises ConfigError for an unusable store."""
     if isinstance(name, Path) or not is_local(name):
         return cast("Path", name)
     scheme, separator, rest = name.partition("://")
@@ -73,7 +73,7 @@ def parse_path(name: str | Path) -> Path:
 
 
 def is_local(where: object) -> bool:
-    """Return whether a path is on this machine and not in a store."""
+    """Return whether a path, as returned by `parse_path`, is on this machine and not in a store."""
     return isinstance(where, (str, Path))
 
 
@@ -257,7 +257,7 @@ def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Publ
 
 
 def hash_file(path: Path, stop: Stop = never) -> str:
-    """Return a file's sha256 in hex; polls `stop`, since large files take a minute."""
+    """Return a file's SHA-256 in hex; polls `stop`, as this may take a minute. Raises Stopped."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BUFFER_BYTES):

@@ -86,7 +86,7 @@ AUDIT_BINS = {
 def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[str, Any]:
     """Count the rows of several datasets together, and what other splits share with train.
 
-    Returns tables (lists of rows) by name. Raises DatasetError, and ConfigError without datasets.
+    Returns counts and tables (lists of rows) by name. Raises DatasetError or ConfigError.
     """
     opened = (part for path in directories for part in Dataset.open(path, progress).parts)
     datasets = list({part.path.resolve(): part for part in opened}.values())
@@ -154,7 +154,7 @@ def _tabulate_distribution(
 
 
 def _count_positions(positions: RowPartitions) -> dict[str, Any]:
-    """Return the tables `copies` and `in_train`, from the keys, labels and splits of all rows."""
+    """Return the counts `copies` and the table `in_train`, from the keys and labels of all rows."""
     sums = []
     most_played = pl.col("rows").max().alias("most_played")
     for part in positions.read_parts():

@@ -26,7 +26,7 @@ from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, LabelError, label_from_move
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.json_files import safe_text
-from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
+from pipeline.dataset.dataset import Dataset, is_training_set, open_unverified, read_training_set
 from pipeline.dataset.files.columns import COLUMNS, GAMES, MANIFEST, SPLITS, find_plane_format
 from pipeline.dataset.files.games import GAMES_COLUMNS
 from pipeline.dataset.files.manifest import list_damage, read_manifest
@@ -63,7 +63,7 @@ def verify_dataset(
     `limit` bytes of the decompressed dumps are read: rows are sampled from games that begin there,
     and the dumps are not hashed. Raises DatasetError for files that cannot be read.
     """
-    dataset = open_manifest(directory)
+    dataset = open_unverified(directory)
     manifest = dataset.manifest
     found: dict[str, Any] = {
         "files": compare_files(directory),
@@ -207,7 +207,7 @@ def compare_rows(
 def sample_rows(
     dataset: Dataset, count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
-    """Return up to `count` random rows of one split or of all, from MAX_ROW_GROUPS row groups.
+    """Return up to `count` random rows of one split or all, from at most MAX_ROW_GROUPS row groups.
 
     With `chunks`, only rows of the dump's first `chunks` chunks are returned. Raises DatasetError
     for a shard that cannot be read or differs from the manifest.
@@ -258,7 +258,7 @@ def _parse_chunk_number(shard: str) -> int:
 
 
 def _count_games_before(dataset: Dataset, chunks: int | None) -> int:
-    """Count the games of the first `chunks` chunks: each is a row group of `games.parquet`."""
+    """Count the games of the first `chunks` chunks, row groups of `games.parquet`; None for all."""
     if chunks is None:
         return int(dataset.manifest["games"]["read"])
     path = dataset.path / GAMES
@@ -270,7 +270,7 @@ def _count_games_before(dataset: Dataset, chunks: int | None) -> int:
 
 
 def compare_row(row: Row, text: bytes) -> str:
-    """Describe how a row differs from python-chess's replay of its text; "" if it does not."""
+    """Describe how a row differs from its text as python-chess reads it; "" if it does not."""
     if re.match(rb"[1-8BKNPQRbknpqr/]+ [wb] [^\t\n]*\t", text):
         return _compare_line(row, text.decode("utf-8", "replace"))
     game = chess.pgn.read_game(io.StringIO(_rewrite_game(text)))

@@ -143,7 +143,7 @@ PIECE_COLUMNS = (
 assert len(PIECE_COLUMNS) == PIECE_PLANES + 1
 _MOVE_COLUMN_NAMES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
 MOVE_COLUMNS = dict(zip(_MOVE_COLUMN_NAMES, (8, 8, 8, 8, 24, 8), strict=True))
-"""Columns of planes 13..76, grouped by the distance of the move, with the planes in each."""
+"""Columns of planes 13..76, by the distance of the move, with the number of planes in each."""
 BOARD_COLUMNS = tuple(f"piece_bit_{bit}" for bit in range(CODE_BITS))
 BLACK_COLUMN = "black_to_move"
 _REPETITIVE_COLUMNS = ("own_king", "opponent_king", "turn", *_MOVE_COLUMN_NAMES[2:])
@@ -201,7 +201,7 @@ BATCH_SENTINELS: dict[str, int] = {
     for column in ROW_COLUMNS
     if column.null is not None and column.null == column.null
 }
-"""Sentinel for null in each integer column of a batch; float columns use NaN."""
+"""Sentinel for null in each integer column of a batch that can be null; floats use NaN."""
 STATISTICS_COLUMNS = ("label", "ply", "elo", "game")
 """Columns whose minimum and maximum are written to the footer."""
 

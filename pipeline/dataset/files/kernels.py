@@ -145,8 +145,8 @@ def _unpack_position(packed_W: Any, position: Any) -> None:
 def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) -> Any:
     """Write the planes of packed positions to `out_RP`, uint64[R, 77].
 
-    Returns the first invalid row (int64) and its problem, or (-1, VALID); from that row on, nothing
-    is written. Labels (uint16) must be legal moves or NO_LABEL; an empty array skips this check.
+    Returns the first invalid row (int64) and its problem, or (-1, VALID); rows after it are not
+    written. Labels (uint16) must be legal moves or NO_LABEL; an empty array skips this check.
     `position` is scratch memory, uint64[16].
     """
     for row in range(len(packed_RW)):

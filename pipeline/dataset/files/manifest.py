@@ -110,7 +110,7 @@ class Manifest(Schema):
     planes: PlaneFormat
     """How the shards store planes."""
     row_group: Annotated[int, Field(ge=1, le=ROW_GROUP)]
-    """Rows of each row group except a shard's last: rows are counted without reading footers."""
+    """Rows of each row group except a shard's last; it lets rows be counted without footers."""
     sources: list[SourceEntry]
     config: dict[str, Any]
     games: GameCounts
@@ -157,7 +157,7 @@ class NotedExample(Schema):
 
 
 class ChunkNote(Schema):
-    """Schema of .building/parts/00000.json, the results of a finished chunk of an ingest."""
+    """Schema of .building/parts/00000.json, the results of a chunk of an ingest or self-play."""
 
     text_sha256: Sha256
     config: str = ""
@@ -242,7 +242,7 @@ def list_damage(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def read_chunk_note(path: Path) -> dict[str, Any]:
-    """Read and check the note of a chunk of an unfinished ingest; raises DatasetError."""
+    """Read and check the note of a chunk; raises DatasetError if it is damaged."""
     note: dict[str, Any] = read_json(path, DatasetError)
     hint = f": it is damaged; delete {path.parents[2]} and ingest again"
     validate_content(path, note, ChunkNote, DatasetError, hint=hint)

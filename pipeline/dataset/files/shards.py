@@ -1,8 +1,8 @@
 """Write and read shards, the Parquet files with the rows of a dataset.
 
-Types, codecs and bounds of the columns are in the table of pipeline/dataset/files/columns.py. Every
-value is checked when its row group is read, which takes 2 % of the reading time. Any problem with a
-file raises a one-line DatasetError with the file's name.
+Types, codecs and bounds of the columns are in the table of pipeline/dataset/files/columns.py. All
+values are checked when a row group is read, or when its packed positions are unpacked; this takes
+2 % of the reading time. Any problem with a file raises a one-line DatasetError with its name.
 
 Axes: R rows, N moves of all searched rows.
 """
@@ -250,7 +250,7 @@ def open_shard(
     """Open a shard; any problem with it, now or while it is read, raises DatasetError.
 
     `groups` are the sizes of the row groups in the manifest. `metadata` is the footer, if it has
-    already been read and checked. If `wanted_games` [G] is given, only their rows are read.
+    already been read and checked. With `wanted_games`, bool[G], only their rows are returned.
     """
     with (
         convert_damage_errors(path),

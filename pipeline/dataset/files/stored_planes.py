@@ -54,10 +54,10 @@ assert tuple(MOVE_COLUMNS.values()) == MOVE_COLUMN_WIDTHS
 
 
 def to_arrow(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Wrap numbers in an Arrow array without copying; values where `known` is False become null.
+    """Wrap numbers in an Arrow array; values where `known` is False become null.
 
-    pyarrow's `array`, `to_numpy` and `read_table` import pandas on their first call, which would
-    take a third of a worker's start-up time.
+    Contiguous numbers are not copied. pyarrow's `array`, `to_numpy` and `read_table` would import
+    pandas on their first call, which takes a third of a worker's start-up time.
     """
     values = np.ascontiguousarray(values)
     valid = None

@@ -27,7 +27,7 @@ from pipeline.errors import DatasetError
 from pipeline.storage.stores import catch_store_errors, hash_file, is_local
 
 CACHE_VARIABLE = "FIANCHETTO_CACHE"
-"""Environment variable that names the folder for marks, by default `~/.cache/fianchetto`."""
+"""Environment variable that names the cache folder, by default `~/.cache/fianchetto`."""
 MIN_AGE_SECONDS = 2.0
 """Minimum time in seconds since the last change of a file that is marked: a further change within
 the same clock tick would go unnoticed."""

@@ -6,8 +6,8 @@
     lichess_db_eval.jsonl.zst           JSON lines: the same data, one object per position
 
 If a position has several analyses, the first line of the deepest one is used; among equally deep
-analyses, of the one with the most nodes. Parquet is read in batches of rows and JSON in blocks of
-lines, so memory is bounded. README.md describes the datasets.
+analyses, that of the one with the most nodes. Parquet is read in batches of rows and JSON in blocks
+of lines, so memory is bounded. README.md describes the datasets.
 
 Axes: N lines of analyses, S positions.
 """
@@ -38,7 +38,7 @@ INPUT_COLUMNS = {
     FISHNET_TABLE: ("fen", "cp", "mate", "move"),
     POSITION_TABLE: ("fen", "line", "depth", "knodes", "cp", "mate"),
 }
-"""Columns of each kind of table."""
+"""Columns of each kind of Parquet table of evaluated positions."""
 TEXT_COLUMNS = ("fen", "line", "move")
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 1 << 15, 1 << 24
 """Maximum rows to read at a time, and approximately their maximum bytes."""
@@ -56,7 +56,7 @@ _JSON_SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS_TYPE)}
 
 
 class Sample(NamedTuple):
-    """Random choice of row groups or blocks; a smaller share is a subset of a larger one."""
+    """Random choice of row groups or blocks; a smaller share with the same seed is a subset."""
 
     share: float = 1.0
     seed: int = 0
@@ -87,7 +87,7 @@ def is_text(kind: pa.DataType) -> bool:
 def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
     """Raise DumpError if a column occurs twice or has the wrong type.
 
-    TEXT_COLUMNS must be text, and the other columns integers or floats.
+    TEXT_COLUMNS must be text, and the others integers or floats; any may have the null type.
     """
     for column in columns:
         if len(schema.get_all_field_indices(column)) > 1:
@@ -173,7 +173,7 @@ def _choose_batch_rows(
 def _select_deepest(
     batch: pa.RecordBatch, rest: pa.RecordBatch | None
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the best line of each position in a batch, that of the last position separately.
+    """Return the best lines of all positions in a batch but the last, and the last one's best line.
 
     A position is a run of rows with the same FEN. The last run may continue in the next batch, for
     which its best line so far is passed as `rest`.
@@ -231,7 +231,7 @@ def _to_integers(column: pa.Array) -> pa.Array:
 
 
 def _to_texts(column: pa.Array) -> pa.Array:
-    """Convert texts to bytes, with `?` for those that are too long or have control characters."""
+    """Convert strings to bytes, with `?` for those that are too long or have control characters."""
     texts = column.cast(pa.binary())
     is_invalid, data = pc.greater(pc.binary_length(texts), MAX_TEXT_BYTES), texts.buffers()[2]
     if data and np.frombuffer(data, dtype=np.uint8).min() < ord(" "):

@@ -1,8 +1,8 @@
 """Read the tables of tables.py, such as Lichess's games and puzzles, from Parquet.
 
 Text may be stored as string, large_string, string_view or dictionary. The planes in ChessMarro's
-tables are not read, since they follow from the FEN. Parquet of games is read only from files, since
-its index is at the end.
+tables are not read, since they follow from the FEN. Tables of evaluated positions can also be read
+from a URL, others only from a file.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def _refuse_damage(name: str) -> Iterator[None]:
 
 
 def hash_footer(source: Any) -> Any:
-    """Return the SHA-256 of a Parquet file's footer, which identifies a file without reading it.
+    """Return a SHA-256 object for a Parquet file's footer, which identifies the whole file.
 
     The footer has the schema, and the offsets, sizes and statistics of the columns.
     """
@@ -70,7 +70,7 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
     """Return the name of a Parquet input and its games as PGN.
 
     `on_share` is called with the share of rows read so far. Raises DumpError for a file that cannot
-    be opened or has unknown columns.
+    be opened, or has unknown or repeated columns or very long rows.
     """
     with _refuse_damage(name):
         source = pa.memory_map(os.fsencode(name))
@@ -103,7 +103,7 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
 def _convert_rows(
     name: str, file: pq.ParquetFile, table: Table, on_share: Callable[[float], None]
 ) -> Iterator[str]:
-    """Yield each row as PGN, reading null and NaN as ""; raise OSError for damage."""
+    """Yield each row as PGN. Raises OSError for damage, DumpError for a column of a wrong type."""
     number, total = 0, max(file.metadata.num_rows, 1)
     header = file.schema_arrow.names
     columns = {key: header[at] for key, at in table.columns.items()}
@@ -122,7 +122,10 @@ def _convert_rows(
 
 
 def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
-    """Convert numbers, dates, texts or lists of texts to texts; raise DumpError for other types."""
+    """Convert a column of numbers, dates, strings or lists of strings to strings.
+
+    Null and numbers that are not finite become "". Raises DumpError for other types.
+    """
     try:
         if pa.types.is_dictionary(values.type):
             words = values.dictionary.cast(pa.string()).to_pylist()

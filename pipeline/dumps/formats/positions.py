@@ -94,7 +94,7 @@ def _recognize_table(fields: Sequence[str], delimiter: str) -> tuple[str, Conver
 
 
 def _is_table(lines: Sequence[str], delimiter: str) -> bool:
-    """Return whether text without tags has the same number of fields, over two, in every line."""
+    """Return whether several lines without tags all have the same number of fields, over two."""
     counts = {len(_split_fields(line, delimiter)) for line in lines}
     has_tags = any(line.startswith("[") for line in lines)
     return len(lines) > 1 and len(counts) == 1 and counts.pop() > 2 and not has_tags
@@ -115,14 +115,14 @@ def _convert_table(
 
 
 def _convert_epd(stream: Readable) -> Iterator[str]:
-    """Yield the lines of an EPD file as PGN; a line without a best move gives no moves."""
+    """Yield the lines of an EPD file as PGN games, without moves if there is no best move."""
     for number, line in read_lines(stream):
         if line is None or (line.strip() and not line.startswith("#")):
             yield _format_epd(number, line)
 
 
 def _format_epd(number: int, line: str | None) -> str:
-    """Format a line of EPD as a PGN game; None, for a line that is too long, is a broken row."""
+    """Format a line of EPD as a PGN game; None (a line that is too long) gives a broken row."""
     found, site = EPD_PATTERN.fullmatch(line or ""), f"line-{number}"
     if not found:
         return format_broken_row(event="EPD", site=site)

@@ -5,7 +5,7 @@
     movetext and tags                      Lichess's published games
     moves, winner, white_rating ...        Kaggle's table of Lichess's games: SAN without numbers
 
-Column names are compared without case, spaces and underscores. A puzzle's id is stored in `site` of
+Case, spaces and underscores in column names are ignored. A puzzle's id is stored in `site` of
 `games.parquet`, its rating and themes in `puzzle_rating` and `puzzle_themes`.
 """
 
@@ -112,7 +112,10 @@ def normalize_name(name: str) -> str:
 
 
 def guess_header(fields: Sequence[str]) -> list[str]:
-    """Guess the column names of a table without a header from its first row; [] for other text."""
+    """Guess the column names of a table without a header from its first row; [] for other text.
+
+    Raises DumpError if a FEN and several moves do not show whose move the first one is.
+    """
     at = next((at for at, field in enumerate(fields[:-1]) if FEN_PATTERN.fullmatch(field)), -1)
     moves = fields[at + 1].split() if at >= 0 else []
     if not moves or not all(map(_is_move, moves)):

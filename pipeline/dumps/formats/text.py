@@ -1,7 +1,7 @@
-"""Format rows of other inputs as PGN games, read lines of bounded length, stream from iterators.
+"""Convert rows of inputs other than PGN to PGN games, read lines, and wrap iterators as streams.
 
-Every row of an input becomes one game, even if it is invalid, so that dropped rows are counted
-under their reasons and places.
+Every input row becomes one game, even if it is invalid, so that dropped rows are reported with
+their reason and location.
 """
 
 import io

@@ -30,7 +30,7 @@ from pipeline.board.scores import (
     score_if_over,
     score_in_game,
 )
-from pipeline.dataset.dataset import open_manifest
+from pipeline.dataset.dataset import open_unverified
 from pipeline.dataset.files.games import read_games
 from pipeline.dataset.strata import RATING_EDGES, assign_rating_bands, name_bands
 from pipeline.evaluation.figures import clustered_mean
@@ -65,7 +65,7 @@ def measure_games(
     positions: Path, dump: str, split: str, count: int
 ) -> tuple[NDArray[np.float64], ...]:
     """Return features float64[R, F]; ratings, is-a-blunder and game number, float64[R] each."""
-    rng, dataset = np.random.default_rng(1), open_manifest(positions)
+    rng, dataset = np.random.default_rng(1), open_unverified(positions)
     splits = read_games(positions, dataset.manifest, ["split"])["split"].to_pylist()
     numbers = [number for number, name in enumerate(splits) if name == split]
     numbers = rng.permutation(numbers)[: 2 * count].tolist()

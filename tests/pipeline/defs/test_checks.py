@@ -6,7 +6,7 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.dataset.dataset import open_manifest
+from pipeline.dataset.dataset import open_unverified
 from pipeline.defs import checks
 from pipeline.defs.assets import training_set
 from pipeline.defs.resources import DataFolder
@@ -75,7 +75,7 @@ def test_a_shard_that_cannot_be_read_blocks_training(
 
 def test_a_wrong_value_in_any_column_of_a_row_is_found(filled_folder: Path) -> None:
     directory = filled_folder / "positions" / "small"
-    row = verify.sample_rows(open_manifest(directory), 1)[0]
+    row = verify.sample_rows(open_unverified(directory), 1)[0]
     wrong = {
         "planes": bytes([row["planes"][0] ^ 1]) + row["planes"][1:],
         "label": row["label"] ^ 1,
@@ -100,7 +100,7 @@ def test_rows_that_were_not_compared_do_not_pass() -> None:
 
 
 def test_a_game_in_two_splits_is_found(filled_folder: Path) -> None:
-    dataset = open_manifest(filled_folder / "positions" / "small")
+    dataset = open_unverified(filled_folder / "positions" / "small")
     manifest = dataset.manifest
     assert verify.compare_splits(dataset) == []
     for entry in manifest["files"]:

@@ -16,7 +16,7 @@ import zstandard
 
 from engine.encoding.planes import label_from_move
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.dataset import open_manifest
+from pipeline.dataset.dataset import open_unverified
 from pipeline.dumps.formats import parquet
 from pipeline.dumps.formats.text import join_games
 from pipeline.errors import DumpError
@@ -205,7 +205,7 @@ def test_lichess_table_of_games_gives_the_rows_of_the_dump(tmp_path: Path) -> No
     )
     assert before.equals(after)
     assert manifests[1]["sources"][0]["bytes"] == table.stat().st_size
-    assert compare_rows(open_manifest(tmp_path / ".parquet"), [read_dump(str(table))], 20) == (
+    assert compare_rows(open_unverified(tmp_path / ".parquet"), [read_dump(str(table))], 20) == (
         20,
         [],
     )
