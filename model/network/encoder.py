@@ -92,7 +92,7 @@ UNKNOWN: Mapping[str, int] = {
 
 
 class Inputs(NamedTuple):
-    """The inputs of a trunk."""
+    """The inputs of a trunk; None for those that the preset does not use."""
 
     planes: Tensor
     """Unpacked planes of the view, `[B, P, Y, X]`, channels last."""

@@ -225,7 +225,7 @@ class Loop:
         return {**card, "message": message}
 
     def _begin(self, opened: ExitStack) -> None:
-        """Open the metrics and save a new run, so that an unwritable directory fails early."""
+        """Open the metrics, save a new run to find write errors early, and validate `start`."""
         run, validated_step = self.run, self.monitor.validated_step
         log = MetricsLog(self.out, run.step, validated_step, run.config.log)
         self.metrics_log = opened.enter_context(closing(log))
@@ -236,7 +236,6 @@ class Loop:
             self._validate()
 
     def _take_steps(self, prefetcher: Prefetcher) -> Decision:
-        """Take steps until process 0 decides to end, and return its decision."""
         run, fraction, is_first = self.run, 0.0, True
         while True:
             before = None if is_first else fraction
@@ -435,7 +434,7 @@ class Loop:
         self.ticked_at = time.perf_counter()
 
     def _save(self, *, finished: bool) -> dict[str, Any]:
-        """Write a line of metrics, then save the run, so that both agree."""
+        """Write a line of metrics and save the run, unless nothing has changed; return the card."""
         run = self.run
         if self.card is not None and not finished and not self.has_changed:
             return self.card

@@ -56,7 +56,7 @@ OPTIMIZERS: Mapping[str, tuple[OptimizerFactory, OptimizerFactory]] = {
     "sgd": (_sgd, _sgd),
     "muon": (_muon, _adamw),
 }
-"""The optimizer of convolutions and linear layers, and that of all other weights."""
+"""By name: the optimizer of convolutions and linear layers, and that of all other weights."""
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
