@@ -39,9 +39,9 @@ class Go:
     nodes: int | None = None
     """Maximum number of simulations."""
     depth: int | None = None
-    """Length of the principal variation, in plies, at which the search ends."""
+    """Number of plies: the search ends at a principal variation of at least this length."""
     mate: int | None = None
-    """Moves to a proven mate at which the search ends."""
+    """Number of moves: the search ends at a proven mate in at most this many."""
     movestogo: int | None = None
     movetime: int | None = None
     wtime: int | None = None

@@ -111,7 +111,7 @@ class TrainConfig:
     frozen_norms: bool = False
     """Freeze the batch norms' running statistics, for short fine-tuning on unusual rows."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    """Seed of the initial weights, the order of batches and the choice of hidden inputs."""
+    """Seed of the initial weights, the batch order and the hidden inputs."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads; 0 uses all cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -127,8 +127,8 @@ class TrainConfig:
     """Experiment tracker that also receives the lines of metrics.jsonl: tensorboard (written into
     the checkpoint's folder), wandb or mlflow. Its package must be installed."""
     validation_every_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
-    """Steps between validations; 0 spends up to 2 % of the training time on validations, but makes
-    at least five in a run whose length is in minutes."""
+    """Steps between validations; 0 spends up to 2 % of the training time on them, but makes at
+    least five in a run whose length is in minutes."""
     patience: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Stop after this many validations without an improvement of cross-entropy plus the calibrated
     value's Brier score, and keep the best weights; 0 never stops early."""
