@@ -244,9 +244,7 @@ def measure_all(report: Report, device: torch.device, folder: Path) -> None:
 
 @click.command(context_settings={"show_default": True})
 @click.option(
-    "--minutes",
-    default=DEFAULT_MINUTES,
-    help="Time limit in minutes; measurements that would exceed it are skipped.",
+    "--minutes", default=DEFAULT_MINUTES, help="Minutes in total; what takes longer is skipped."
 )
 def main(minutes: float) -> None:
     """Check and measure this machine's GPU."""

@@ -20,7 +20,7 @@ def log_compiling_once() -> None:
 
 
 def announce_worker_compiling(module: str) -> None:
-    """Log COMPILING_MESSAGE if no kernel of `module` is cached: the workers will compile it."""
+    """Log COMPILING_MESSAGE if no kernel of `module` is cached, so that workers must compile it."""
     if not has_compiled_kernels(module):
         log_compiling_once()
 

@@ -255,8 +255,6 @@ def play(
 
 
 class _Group:
-    """Group of up to `width` games at a time between two players."""
-
     def __init__(
         self,
         players: tuple[Contestant, Contestant],

@@ -188,8 +188,6 @@ def play_games(
 
 
 class _Slots:
-    """Games in progress, by slot of the search."""
-
     def __init__(self, search: Search, config: SelfPlayConfig, seed: int) -> None:
         self.search, self.config, self.seed = search, config, seed
         self.games: dict[int, Game] = {}

@@ -98,7 +98,7 @@ class GoJob(MoveControl):
         self._write_line(answer)
 
     def end_round(self, read_result: Callable[[], Play]) -> bool:
-        """Write `info` lines at intervals; return whether depth or mate is reached or out of reach."""
+        """Write due `info` lines; return True at the wanted depth or mate, or with a full tree."""
         now = self._clock()
         if now >= self._next_report:
             self._report(read_result())

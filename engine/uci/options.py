@@ -37,7 +37,6 @@ class OptionSpec(NamedTuple):
 
 
 def _make_option(default: Any, *spec: Any) -> Any:
-    """Return a dataclass field with a default and the OptionSpec made from `spec`."""
     return field(default=default, metadata={"spec": OptionSpec(*spec)})
 
 

@@ -419,7 +419,6 @@ class Loop:
         self.metrics_log.write(line | {name: round(value, 6) for name, value in metrics.items()})
 
     def _report_progress(self, **state: float) -> None:
-        """Report progress; `validating=1` marks a validation."""
         run, config = self.run, self.run.config
         metrics = dict(self._mean_metrics() or self.metrics)
         metrics["learning_rate"] = learning_rate(config, self._fraction())
