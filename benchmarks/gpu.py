@@ -63,7 +63,7 @@ class Report:
     def add(
         self, what: str, how: str, seconds: float, measure: Callable[..., str], *args: Any
     ) -> None:
-        """Add the result of `measure`, which takes about `seconds`, unless no time is left."""
+        """Add the result of `measure`, or the reason if it failed or `seconds` are not left."""
         click.echo(f"{what}, {how} ...")
         result = "skipped: no time left"
         if time.perf_counter() + seconds < self.deadline:

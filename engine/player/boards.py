@@ -32,7 +32,7 @@ def castling_rights_are_kept(fen: str, board: chess.Board) -> bool:
 
 
 def check_board(board: chess.Board) -> chess.Board:
-    """Return the board without an invalid en-passant square; FenError if it cannot be played."""
+    """Return a playable board, without an invalid en-passant square, or raise FenError."""
     if type(board) is not chess.Board or board.chess960:
         kind = "Chess960" if type(board) is chess.Board else type(board).__name__
         raise FenError(f"the board must be a chess.Board of standard chess, not {kind}")

@@ -132,7 +132,7 @@ class Player:
         self._played.clear()
 
     def reset(self) -> None:
-        """Free the trees, as after an error."""
+        """Free the trees, for example after an error."""
         self._search = self._config = None
         self.forget()
 

@@ -47,7 +47,7 @@ class OnnxEvaluator:
     """An `engine.evaluation.evaluator.Evaluator` that runs an exported network on packed planes."""
 
     def __init__(self, path: Path, *, threads: int = 1, sha256: str | None = None) -> None:
-        """Open a file written by `fianchetto export`. Raises OnnxError.
+        """Open a file written by `fianchetto export`; raise OnnxError if it cannot be used.
 
         With `sha256`, a file with another hash is refused before onnxruntime reads it. If the
         network reads move features, each thread evaluates part of a batch; otherwise all threads

@@ -48,7 +48,7 @@ class World:
 
 
 def read_world() -> World:
-    """Return the World of torchrun's variables, or of one process; WorldError if they are wrong."""
+    """Return the World that torchrun's variables describe, by default that of one process."""
     if "WORLD_SIZE" not in os.environ:
         return World()
     try:

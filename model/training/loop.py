@@ -74,8 +74,8 @@ curve."""
 VALIDATION_POSITIONS = 16384
 """Maximum number of held-out positions per validation."""
 MIN_VALIDATIONS, VALIDATION_POSITIONS_PER_MINUTE = 5, 1024
-"""For runs with a length in minutes: minimum number of validations, and maximum number of positions
-per validation for each minute."""
+"""For runs with a length in minutes: the minimum number of validations, and the maximum number of
+positions per validation for each minute."""
 VALIDATION_SHARE = 0.02
 """Maximum share of the training time spent on validations, except the last one."""
 
@@ -115,9 +115,9 @@ def train(
     of the checkpoint `start`, if given. `check_output` is called before anything is written, and
     raises if `out` is in use.
 
-    Raises TrainingMismatchError (`out` holds another run, or `start` has another preset),
-    DivergedError (the loss is not finite or spikes; the last save is kept), TrainingDataError (the
-    batches end too soon), CheckpointBusyError and CheckpointError.
+    Raises TrainConfigError (the data do not allow a setting), TrainingMismatchError (`out` holds
+    another run, or `start` has another preset), DivergedError (the loss is not finite or spikes;
+    the last save is kept), TrainingDataError (the batches end too soon) and CheckpointError.
     """
     if config.epochs is not None and not epoch_rows:
         raise TrainConfigError("epochs needs epoch_rows, the number of rows in an epoch")
@@ -278,7 +278,7 @@ class Loop:
         return fraction_done(self.run.config, self.steps, self.run.step, self.run.seconds)
 
     def _after_step(self, fraction: float) -> None:
-        """Report, validate and save, where due; `fraction` was done before the step."""
+        """Report, validate and save, if it is time to; `fraction` was done before the step."""
         run, config, now = self.run, self.run.config, time.perf_counter()
         run.seconds = now - self.began
         step, _, seconds = self.line_start
@@ -400,7 +400,7 @@ class Loop:
         return metrics
 
     def _end_line(self, rate: float) -> None:
-        """Write a line of metrics and begin the next; DivergedError if the loss spikes."""
+        """Write a line of metrics and begin the next; raise DivergedError if the loss spikes."""
         if metrics := self._mean_metrics():
             if problem := self.monitor.describe_spike(metrics["loss"]):
                 raise DivergedError(

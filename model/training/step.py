@@ -103,7 +103,7 @@ class Run:
 
 
 def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> Run:
-    """Make a run at step 0; WorldError if the processes cannot share the microbatches equally."""
+    """Make a run at step 0; raise WorldError if the processes cannot share its batches equally."""
     config = resolve_optimizer(config, preset.name)
     world = world or World()
     if config.microbatches % world.size:
