@@ -44,7 +44,7 @@ class Contestant:
     rating: int = 0
     """Rating that human search (engine/search/human.py) imitates; 0 if unknown."""
     correction: Correction | None = None
-    """Weights with which human search corrects the policy; None to play the best moves."""
+    """Weights with which human search corrects the policy; None for no human search."""
     command: tuple[str, ...] = ()
     """Command line of a UCI engine."""
     options: Mapping[str, str] = field(default_factory=dict)

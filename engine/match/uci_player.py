@@ -76,7 +76,7 @@ class UciSide:
     """Side of a UCI engine in `width` games, with one process per game."""
 
     def __init__(self, player: Contestant, width: int, extra_seconds: float) -> None:
-        """Create the side; an engine is killed `extra_seconds` after its time (0 if unlimited)."""
+        """Create the side; an engine without an answer is killed `extra_seconds` after its time."""
         self.player, self.extra_seconds = player, extra_seconds
         self.engines: list[chess.engine.SimpleEngine | None] = [None] * width
         """Engine of each slot; it is started at the first move."""

@@ -198,7 +198,7 @@ class Timings:
         return control.start_time + bound - self.clock()
 
     def choose_leaves(self, budget: Budget, maximum: int) -> int:
-        """Return the leaves per batch, 1 to `maximum`, that let MIN_ROUNDS rounds fit in time."""
+        """Return the leaves per batch, 1 to `maximum`, so that MIN_ROUNDS fit in the soft bound."""
         # most searches end at the soft bound
         evaluations = (budget.soft or 0.0) / max(self.evaluation_seconds, 1e-6)
         return min(max(int(evaluations / MIN_ROUNDS), 1), maximum)

@@ -26,7 +26,7 @@ class Line:
     """Policy probability at temperature 1; 0 after a search for the best move."""
     variation: tuple[chess.Move, ...] = ()
     """Principal variation from this move on; after a search, empty unless `Request.lines` asks for
-    it, and without one only the move."""
+    it; without a search, only the move."""
 
 
 @dataclass(frozen=True, slots=True)

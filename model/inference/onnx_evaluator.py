@@ -176,7 +176,7 @@ def _to_bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
-    """Open the exported network beside a checkpoint's card; raise OnnxError if it is missing."""
+    """Open the exported network that a checkpoint's card lists, or raise OnnxError."""
     evaluator = find_export(directory, threads=threads)
     if evaluator is None:
         unlisted = f"{CARD_FILE} lists no {ONNX_FILE} for these weights"
@@ -189,7 +189,7 @@ def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
 
 
 def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
-    """Open the exported network beside a checkpoint's card; None if the card lists no export.
+    """Open the exported network that a checkpoint's card lists; return None if there is none.
 
     Raises OnnxError if the file is not the one that the card lists. An export in 8-bit integers is
     always faster than torch. A float32 export is slower than torch from 64 rows on, on processors

@@ -170,7 +170,7 @@ def resolve_optimizer(config: TrainConfig, preset: str) -> TrainConfig:
 
 
 def list_changed_settings(config: TrainConfig, saved: Mapping[str, Any]) -> list[str]:
-    """Describe the settings in which `config` and a card's `saved` ones differ.
+    """Describe the settings that differ between `config` and a card's `saved` configuration.
 
     Settings that a resumed run may change are left out. One that the card lacks had its default.
     """

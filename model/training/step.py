@@ -280,9 +280,9 @@ def row_losses(
     """Return each row's `loss`, and its terms before the settings' weights, float32 `[B]`.
 
     The terms are `policy_loss`, `value_loss`, `illegal` (minus the log of the legal moves' total
-    probability), and `moves_left_loss` if the network has that head. They are 0 in rows without a
-    target. `rows` has the columns of `model.training.targets`, and `reference_BA` are the reference
-    network's logits.
+    probability), and `moves_left_loss` if the network has that head, each multiplied by its weight
+    in `rows`. These are the columns of `model.training.targets`; `reference_BA` are the reference
+    network's logits, which rows without a policy target learn from.
     """
     policy_B, illegal_B = _PolicyTerms.apply(  # type: ignore[no-untyped-call]
         prediction.logits, legal_BA, rows["policy_moves"], rows["policy_shares"]
