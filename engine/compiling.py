@@ -42,5 +42,5 @@ def watch_compilations(on_compile: Callable[[], None]) -> AbstractContextManager
 
 
 def announce_compiling() -> AbstractContextManager[None]:
-    """Log COMPILING_MESSAGE if a kernel is compiled in the `with` block."""
+    """Log COMPILING_MESSAGE, once per process, if a kernel is compiled in the `with` block."""
     return watch_compilations(log_compiling_once)

@@ -149,7 +149,7 @@ class Timings:
         """Ply of the next move and seconds on its clock, for White (0) and Black (1)."""
 
     def measure(self, evaluator: Evaluator, planes_BP: NDArray[np.uint64]) -> None:
-        """Initialize the estimates by the faster of two evaluations of one position."""
+        """Initialize the estimates from the faster of two evaluations of one position."""
         seconds = []
         for _ in range(2):
             start_time = self.clock()
@@ -158,7 +158,7 @@ class Timings:
         self.evaluation_seconds = self.fastest_evaluation = self.longest_round = min(seconds)
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Update the estimates by a batch of `rows` positions that took `seconds`."""
+        """Update the estimates from a batch of `rows` positions that took `seconds`."""
         newest = min(max(self.evaluation_seconds, seconds / max(rows, 1)), seconds)
         self.evaluation_seconds += NEWEST_WEIGHT * (newest - self.evaluation_seconds)
         self.slowest_batch = max(seconds, SLOWEST_BATCH_DECAY * self.slowest_batch)

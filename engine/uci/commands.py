@@ -73,7 +73,7 @@ def quote(text: str, max_chars: int = 80) -> str:
 
 
 def split_command(line: str) -> tuple[str, str]:
-    """Split a line into command and arguments, both empty if it is blank; raise CommandError."""
+    """Split a line into command and arguments, "" if blank; raise CommandError if unknown."""
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()

@@ -79,7 +79,8 @@ class Preset:
     move_features_width: OptionalSize = 0
     """Hidden units that score each legal move by its features; 0 for none."""
     init: Literal["torch", "kaiming"] = "torch"
-    """Initialization of convolutions and linear layers: `torch` (its defaults) or `kaiming`."""
+    """Initialization of convolutions and linear layers: `torch` (its defaults, except for layers
+    that start at zero) or `kaiming`."""
 
     def __post_init__(self) -> None:
         if problem := self._find_problem():
