@@ -1,4 +1,4 @@
-"""Benchmarks of ingest, batches and search."""
+"""Benchmarks of ingest, batches, search, GPUs and playing strength."""
 
 import os
 from collections.abc import Iterator

@@ -63,7 +63,7 @@ class Report:
     def add(
         self, what: str, how: str, seconds: float, measure: Callable[..., str], *args: Any
     ) -> None:
-        """Add the result of `measure`, which takes about `seconds`, unless no time is left."""
+        """Add the result of `measure`, or the reason if it failed or `seconds` are not left."""
         click.echo(f"{what}, {how} ...")
         result = "skipped: no time left"
         if time.perf_counter() + seconds < self.deadline:
@@ -111,7 +111,7 @@ def run_tests(device: torch.device) -> str:
 
 
 def measure_training(config: TrainConfig, name: str, batches: list[Batch]) -> str:
-    """Train on prepared batches; return the speed, the slowest first step and the peak memory."""
+    """Train on prepared batches; return the speed and, on a GPU, warm-up time and peak memory."""
     run = new_run(config, preset(name))
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(run.device)
@@ -199,7 +199,7 @@ def ingest_sample(out: Path) -> str:
 
 
 def measure_all(report: Report, device: torch.device, folder: Path) -> None:
-    """Add all measurements, the most important ones first."""
+    """Measure everything, the most important things first, and add the results to the report."""
     is_gpu, human, positions = device.type == "cuda", TRAINED_PRESETS[0], folder / "positions"
     report.add("tests", device.type, 60, run_tests, device)
     report.add("ingest", SAMPLE_DUMP.name, 0, ingest_sample, positions)
@@ -244,7 +244,7 @@ def measure_all(report: Report, device: torch.device, folder: Path) -> None:
 
 @click.command(context_settings={"show_default": True})
 @click.option(
-    "--minutes", default=DEFAULT_MINUTES, help="Minutes until which measurements must end."
+    "--minutes", default=DEFAULT_MINUTES, help="Minutes in total; what takes longer is skipped."
 )
 def main(minutes: float) -> None:
     """Check and measure this machine's GPU."""

@@ -32,9 +32,7 @@ RUNS = 3
 
 
 def _measure_ingest(pgn: Path, config: IngestConfig, runs: int) -> tuple[float, dict[str, Any]]:
-    """Ingest a dump in this process; return the fastest run's positions per second, and the
-    manifest.
-    """
+    """Ingest a dump in this process; return the best positions per second, and the manifest."""
     seconds = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:

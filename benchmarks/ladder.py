@@ -49,7 +49,7 @@ def stockfish_side(elo: int, command: str) -> SideConfig:
 
 
 def fit_elos(results: Results) -> dict[str, float]:
-    """Return the fitted Elo of each player, except Stockfish, whose name has its UCI_Elo.
+    """Return the fitted Elo of each player, except Stockfish's levels, whose names state theirs.
 
     Newton's method maximizes the log-likelihood. One drawn pair is added to each match, so that
     one-sided matches have a finite solution.

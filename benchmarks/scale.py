@@ -33,8 +33,8 @@ RUNS = 3
 """Number of runs; the fastest counts, since machines are shared."""
 
 Run = dict[str, Any]
-"""Its name as `run`, its games and positions, the seconds from start to exit, and as `peak_mib` the
-most memory that the command and its workers used together."""
+"""A measured ingest: its name `run`, `games`, `positions`, `seconds` from start to exit, and
+`peak_mib`, the most memory that the command and its workers used together."""
 
 
 def run_ingest(

@@ -20,7 +20,7 @@ def log_compiling_once() -> None:
 
 
 def announce_worker_compiling(module: str) -> None:
-    """Log COMPILING_MESSAGE if no kernel of `module` is cached: the workers will compile it."""
+    """Log COMPILING_MESSAGE if no kernel of `module` is cached, so that workers must compile it."""
     if not has_compiled_kernels(module):
         log_compiling_once()
 
@@ -42,5 +42,5 @@ def watch_compilations(on_compile: Callable[[], None]) -> AbstractContextManager
 
 
 def announce_compiling() -> AbstractContextManager[None]:
-    """Log COMPILING_MESSAGE if a kernel is compiled in the `with` block."""
+    """Log COMPILING_MESSAGE, once per process, if a kernel is compiled in the `with` block."""
     return watch_compilations(log_compiling_once)

@@ -7,8 +7,8 @@ class UserError(ValueError):
     """An error that the user can correct, with a one-line message that says how.
 
     The command line prints the message and exits with status 2. Any other exception is a bug.
-    `remedy` says what to do on the command line. Dagster replaces it by its own, looked up by
-    `code`.
+    `remedy` says what to do on the command line. Dagster replaces it by its own remedy for `code`,
+    if it has one.
     """
 
     code = ""
@@ -20,7 +20,7 @@ class UserError(ValueError):
 
 
 def suggest_name(name: str, choices: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the most similar known name, and the list of all."""
+    """Return a hint for an unknown name: the most similar name, and the list of all `choices`."""
     from difflib import get_close_matches
 
     names = list(choices)

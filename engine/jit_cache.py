@@ -82,6 +82,6 @@ def _make_temporary_cache() -> str:
 
 
 def has_compiled_kernels(module: str) -> bool:
-    """Return whether the cache has kernels of a module, given without its packages (`puct`)."""
+    """Return whether kernels of a module, named without its packages (`puct`), are cached."""
     folder = os.environ.get(NUMBA_CACHE_VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

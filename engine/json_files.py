@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_JSON_BYTES = 64 << 20
 """Default size limit of a file, bytes."""
 MAX_QUOTED_CHARS = 80
-"""Maximum number of characters quoted from a file in an error message."""
+"""Default limit of the number of characters that an error message quotes from a file."""
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -79,7 +79,7 @@ def validate_content(
 
 
 def first_error(error: "ValidationError") -> str:
-    """Describe the first error of a validation in one line: field, reason, value."""
+    """Describe in one line the first error (field, reason, short value) and count the others."""
     errors = error.errors(include_url=False, include_context=False)
     first = errors[0]
     field = ".".join(map(str, first["loc"]))

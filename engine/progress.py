@@ -24,7 +24,7 @@ Progress = Callable[[Tick], None]
 """Receives a report from time to time while the work runs."""
 
 Stop = Callable[[], bool]
-"""Returns True to stop the work early; polled often. Stopped work leaves no partial files."""
+"""Returns True to stop the work early; polled often. Stopped work can be resumed or repeated."""
 
 
 def silent(tick: Tick) -> None:

@@ -76,7 +76,6 @@ _swept_folders: set[Path] = set()
 
 
 def _sweep_once(folder: Path) -> None:
-    """Delete a folder's abandoned temporary files, at most once per process."""
     if folder not in _swept_folders:
         _swept_folders.add(folder)
         for path in list_abandoned(folder):
@@ -99,8 +98,8 @@ def add_path_to_errors(path: Path) -> Iterator[None]:
 def replace_file(path: Path, *, buffering: int = -1) -> Iterator[IO[bytes]]:
     """Yield an open temporary file; rename it to `path` on success, delete it on an error.
 
-    Deletes the folder's abandoned temporary files first. The bytes are on the disk before the
-    rename, which a power failure may still undo: see `sync_directory`.
+    The first call for a folder deletes its abandoned temporary files. The bytes are on the disk
+    before the rename, which a power failure may still undo: see `sync_directory`.
     """
     _sweep_once(path.parent)
     temporary = path.with_name(temporary_name(path.name))

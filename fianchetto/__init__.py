@@ -43,7 +43,7 @@ __version__ = version("fianchetto")
 
 
 def _require_own_packages() -> None:
-    """Raise ImportError if another package or file shadows one of this project's packages."""
+    """Raise ImportError if one of this project's packages is missing or shadowed by another one."""
     root = Path(__file__).resolve().parents[1]
     for name in ("engine", "model", "pipeline"):
         spec = find_spec(name)
@@ -76,7 +76,7 @@ def load(
 ) -> "Player":
     """Load a checkpoint as a player; by default the embedded network.
 
-    `device` is "auto", "cpu" or "cuda". `amp` is the precision: "auto", "off" or "bf16".
+    `device` is "auto", "cpu" or "cuda". `amp` is the precision: "auto", "off" (float32) or "bf16".
     """
     import model
     from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
@@ -110,7 +110,8 @@ def open_dataset(
 def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Table":
     """Return the first `count` rows of a dataset as a table: FEN, move in UCI, ratings and clocks.
 
-    An empty `split` means all splits. Raises ConfigError.
+    An empty `split` means all splits. Raises ConfigError if `count` is invalid, and DatasetError if
+    the dataset or its split is.
     """
     import pyarrow as pa
 
@@ -124,7 +125,7 @@ def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Tabl
 
 
 def _list_paths(argument: str, value: object) -> list[str]:
-    """Return one path, or several, as a list of strings; ConfigError for anything else."""
+    """Return one path, or several, as a list of strings; raise ConfigError for anything else."""
     from pipeline.errors import ConfigError
 
     values = [value] if isinstance(value, (str, PathLike)) else value

@@ -66,7 +66,7 @@ def fit_factor(wdl_N3: Tensor, target_N3: Tensor, game_N: NDArray[np.integer]) -
 
 
 def _fit_shrunk(logits_NO: Floats, target_NO: Floats, game_N: NDArray[np.integer]) -> float:
-    """Return the maximum-likelihood factor, shrunk by its error; 1 if its interval contains 1."""
+    """Return the likeliest factor, shrunk by its error; 1 if that is within the error."""
     _, game_N = np.unique(game_N, return_inverse=True)
     games = int(game_N.max(initial=-1)) + 1
     if games < MIN_GAMES:

@@ -15,7 +15,7 @@ CARD_FILE = "checkpoint.json"
 ONNX_FILE = "model.onnx"
 """Name of the exported network in a checkpoint's folder."""
 TENSOR_FILE_NAME = re.compile(r"(weights|training)-(\d+)(-[0-9a-f]{16})?\.safetensors")
-"""Kind, step, and a prefix of the SHA-256, which older checkpoints lack."""
+"""Pattern of a tensor file's name: kind, step and, except in old files, a part of its SHA-256."""
 
 Count = Annotated[int, Field(ge=0, lt=10**15)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
@@ -24,7 +24,7 @@ Rating = Annotated[int, Field(ge=1, le=65535)]
 
 
 class Schema(BaseModel, strict=True, extra="ignore"):
-    """A JSON object. Values keep their types, and unknown fields are ignored."""
+    """A JSON object. Values must have the right type, and unknown fields are ignored."""
 
 
 class SourceDump(Schema):

@@ -57,15 +57,15 @@ class NoCheckpointError(CheckpointError):
 
 
 class CardError(CheckpointError):
-    """The card is not JSON or does not match the schema."""
+    """The card cannot be read, has another format version, or does not match the schema."""
 
 
 class EncodingMismatchError(CheckpointError):
-    """The network was trained with different planes or labels."""
+    """The network was trained with different planes, labels or move features."""
 
 
 class DamagedFileError(CheckpointError):
-    """A tensor file is missing, is not safetensors, or is not the file that the card describes."""
+    """A tensor file is missing or too large, differs from the card, or has NaN or infinity."""
 
 
 class TensorMismatchError(CheckpointError):
@@ -77,7 +77,7 @@ class CheckpointBusyError(CheckpointError):
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file and rename it into place; on failure the old file stays."""
+    """Write a file and rename it into place; on CheckpointError, the old file is unchanged."""
     try:
         with replace_file(path) as file:
             file.write(data)
@@ -92,7 +92,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 def lock_directory(directory: Path) -> Iterator[None]:
     """Create a checkpoint's directory and hold its lock.
 
-    Raises CheckpointBusyError, without waiting, if another process holds the lock.
+    Raises CheckpointBusyError, without waiting, if another process holds the lock, and
+    CheckpointError if the directory is not writable.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -186,7 +187,7 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
 def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, Any]) -> None:
     """Store search corrections, fitted to the weights with this hash, in the card.
 
-    Raises CheckpointError if the weights have changed since.
+    Raises CheckpointError if the weights have changed since, or the corrections are invalid.
     """
     validate_content(directory / CARD_FILE, dict(entry), HumanSearch, CardError)
     with _hold_card(directory, weights_sha256, "calibrate") as card:
@@ -195,7 +196,7 @@ def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, 
 
 @contextmanager
 def _hold_card(directory: Path, weights_sha256: str, command: str) -> Iterator[dict[str, Any]]:
-    """Hold a checkpoint's lock and yield its card; CheckpointError if its weights have changed."""
+    """Lock a checkpoint and yield its card; raise CheckpointError if its weights have changed."""
     with lock_directory(directory):
         card = read_card(directory)
         if card["files"]["weights"]["sha256"] != weights_sha256:
@@ -207,7 +208,7 @@ def _hold_card(directory: Path, weights_sha256: str, command: str) -> Iterator[d
 
 
 def read_card(directory: Path) -> dict[str, Any]:
-    """Read and check a card. Raises NoCheckpointError, CardError, EncodingMismatchError."""
+    """Read and check a card; raise a CheckpointError if it is missing or cannot be used."""
     path = directory / CARD_FILE
     if not directory.is_dir() or not path.exists():
         raise NoCheckpointError(f"{directory} holds no checkpoint: it has no {CARD_FILE}")
@@ -255,7 +256,7 @@ def read_tensors(
 ) -> dict[str, Tensor]:
     """Read the `weights` or `training` file that a card lists, of at most `max_bytes`.
 
-    Size and hash are checked before the content is parsed. Raises DamagedFileError.
+    The hash is checked before the content is parsed. Raises DamagedFileError if a check fails.
     """
     entry = _find_entry(directory, card, kind)
     path = directory / entry["name"]
@@ -317,7 +318,7 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
     """Read a card's preset and its weights; check that the weights fit the preset and are finite.
 
     Shapes are compared on the meta device before a network is built, so that wrong sizes in a card
-    allocate no memory. Raises CardError, DamagedFileError, TensorMismatchError.
+    allocate no memory. Raises CardError, DamagedFileError or TensorMismatchError.
     """
     try:
         preset = preset_from_dict(card["preset"])
@@ -340,7 +341,7 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
 def load(directory: Path) -> tuple[Network, dict[str, Any]]:
     """Return a checkpoint's network, with averaged weights, in eval mode on the CPU, and its card.
 
-    Raises CheckpointError.
+    Raises CheckpointError, and OutOfMemoryError if there is not enough memory for the network.
     """
     card = read_card(directory)
     preset, tensors = read_weights(directory, card)

@@ -63,7 +63,7 @@ def row_metrics(
 
 
 def value_metrics(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
-    """Return each row's value metrics: `expected`, `score`, `brier` and `wdl_brier`, `[B]`."""
+    """Return `expected`, `score`, `brier` and `wdl_brier` of each row, float32 `[B]` each."""
     outcome_B3 = torch.nn.functional.one_hot(1 - results_B, 3).float()
     expected_B = wdl_B3[:, 0] + wdl_B3[:, 1] / 2
     score_B = (results_B + 1).float() / 2
@@ -124,5 +124,5 @@ class Totals:
 
 
 def average_metrics(metrics: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """Return the means of the metrics of rows, as `Totals.summary` does."""
+    """Return the number of rows and the means of their metrics, as `Totals.summary` does."""
     return Totals().add(metrics).summary()

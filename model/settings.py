@@ -73,7 +73,7 @@ def find_user_error(error: ValidationError) -> UserError | None:
 
 
 def describe_first_error(error: ValidationError, format_name: Callable[[str], str] = str) -> str:
-    """Describe the first error in a sentence: the setting, its allowed values, and its value."""
+    """Describe the first error in a sentence: the setting, what is allowed, and what was given."""
     first = error.errors()[0]
     name = format_name(".".join(map(str, first["loc"])))
     if first["type"] in ("unexpected_keyword_argument", "missing"):

@@ -209,7 +209,7 @@ def _add_castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> N
 def legal_planes(position: Any, planes: Any) -> Any:
     """Write the planes of a position into `planes` (uint64[77]); return the number of checkers.
 
-    Mover's view. The position must be playable, as `from_fen` ensures.
+    The position must be playable, as `from_fen` ensures.
     """
     own = opponent = EMPTY
     for index in range(0, 12, 2):

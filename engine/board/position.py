@@ -111,15 +111,15 @@ def parse_fen(fen: str) -> chess.Board:
 def from_fen(fen: str) -> Position:
     """Convert a FEN to a position, uint64[16].
 
-    Raises FenError if the text is malformed or the position is not playable. Drops castling rights
-    without the king and rook on their home squares, and an en-passant square that no pawn can have
-    just passed. Accepts impossible material, such as ten pawns.
+    Raises FenError if the text is malformed, or the position is unplayable or has over MAX_MOVES
+    legal moves; impossible material, such as ten pawns, is accepted. Drops castling rights without
+    king and rook on their home squares, and an en-passant square that no pawn can have just passed.
     """
     return position_from_board(parse_fen(fen), fen)
 
 
 def position_from_board(board: chess.Board, fen: str) -> Position:
-    """Convert a board of `parse_fen` to a position as `from_fen` does; changes the board."""
+    """Convert a board of `parse_fen` as `from_fen` does; change the board. Errors quote `fen`."""
     board.chess960 = False
     board.castling_rights = board.clean_castling_rights()
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
@@ -274,6 +274,6 @@ def castling_bits(position: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def en_passant_file(position: Any) -> Any:
-    """Return the file (0 = a) of the en-passant square, uint64, or 255."""
+    """Return the file (0 = a) of the en-passant square, uint64; 255 if there is none."""
     board = position[EN_PASSANT]
     return U(255) if board == U(0) else lowest_square(board) & U(7)

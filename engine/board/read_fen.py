@@ -34,7 +34,7 @@ _SPACE, _DASH, _DIGIT_0, _DIGIT_3, _DIGIT_6, _DIGIT_9 = (ord(char) for char in "
 _UPPER_A, _LOWER_A, _LOWER_B, _LOWER_H = (ord(char) for char in "Aabh")
 _LOWER_K, _LOWER_Q, _LOWER_W = (ord(char) for char in "kqw")
 _LOWER_CASE = 32
-"""Bit that turns a capital letter into a small one."""
+"""Bit that turns an upper-case letter into lower case."""
 _FILE_E = FILE_A << U(4)
 _ROOK_FILES = FILE_A | FILE_A << U(7)
 """Files on which rooks start, except in Chess960."""
@@ -87,7 +87,7 @@ def _read_board(text: Any, index: Any, end: Any, position: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
-    """Return the rook on the rank `back` that a small castling letter names, or EMPTY."""
+    """Return the rook on the rank `back` that a lower-case castling letter means, or EMPTY."""
     king, rooks = position[KING + side] & back, position[ROOK + side] & back
     if popcount(king) != ONE:
         return EMPTY
@@ -106,7 +106,7 @@ def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def _read_castling(text: Any, index: Any, end: Any, position: Any) -> Any:
-    """Read the castling rights; return (index after them, VALID, MALFORMED or CHESS960)."""
+    """Read the castling rights; return (index after them, one of VALID, MALFORMED, CHESS960)."""
     if index < end and text[index] == _DASH:
         return index + 1, VALID
     first, white, black, result = index, 0, 0, VALID

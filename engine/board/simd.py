@@ -45,8 +45,6 @@ LANES = LanesType("Lanes")
 
 @register_model(LanesType)
 class _LanesModel(models.PrimitiveModel):
-    """Represents lanes as an LLVM vector."""
-
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call]
 

@@ -35,7 +35,7 @@ def _write_attacks(planes_BP: Any, one_kind: Any, attacks_BP: Any) -> None:
 def attack_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the squares attacked by the pieces of each piece plane, uint64[B, 12].
 
-    Attacked squares may be empty or occupied. Pins are ignored. Raises PlanesError.
+    Attacked squares may be occupied, and pins are ignored. Raises PlanesError for invalid planes.
     """
     planes_BP = check_planes(planes_BP)
     attacks_BP = np.empty((len(planes_BP), PIECE_PLANES), dtype=np.uint64)

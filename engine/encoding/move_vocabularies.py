@@ -57,7 +57,7 @@ class Vocabulary:
     """[A] promotion piece of each index that is an under-promotion; 0 for the others, where a pawn
     on the last rank becomes a queen."""
     index: NDArray[np.int64]
-    """[L, P] index of each label and promotion piece; a queen has the index of piece 0."""
+    """[L, P] index of each label and promotion piece, or NO_MOVE_INDEX; a queen has that of 0."""
     turned: NDArray[np.int64]
     """[A] index of the same move on the board mirrored top to bottom; its own inverse."""
     planes: int = 0
@@ -79,7 +79,10 @@ class Vocabulary:
 def _invert_tables(
     labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the index of each label and promotion piece, int64[L, P]; others share the queen's."""
+    """Return the index of each label and promotion piece, int64[L, P]; NO_MOVE_INDEX for none.
+
+    Under-promotions that a vocabulary lacks have the index of the queen promotion.
+    """
     table = np.full((LABELS, 6), NO_MOVE_INDEX, dtype=np.int64)
     plain = np.flatnonzero((labels_A != NO_MOVE_INDEX) & (promotions_A == 0))
     special = np.flatnonzero(promotions_A)
@@ -99,9 +102,9 @@ def _make_square_pairs() -> NDArray[np.int64]:
 
 
 def _find_under_promotions() -> NDArray[np.int64]:
-    """Return the label of each index of an under-promotion, int64[9 * 64], else NO_MOVE_INDEX.
+    """Return the label for each under-promotion index, int64[9 * 64]; NO_MOVE_INDEX without a move.
 
-    Includes those from row 6 to row 7, where Black's pawns promote in an absolute view.
+    Includes moves from row 6 to row 7, where Black's pawns promote in an absolute view.
     """
     kinds = {step: kind for kind, step in enumerate(steps())}
     table = np.full((3, 3, 64), NO_MOVE_INDEX, dtype=np.int64)

@@ -47,11 +47,11 @@ NO_MOVE_TYPE = 255
 
 
 class PlanesError(UserError):
-    """Planes that do not represent a position."""
+    """Planes that have a wrong shape or do not represent a position."""
 
 
 class LabelError(UserError):
-    """A label that is not a move of its position."""
+    """A label that is not a legal move, or a move that has no label."""
 
 
 @cache
@@ -106,7 +106,7 @@ def label_from_move(move: chess.Move, turn: chess.Color) -> int:
 
 
 def move_from_label(label: int, promotion: int, turn: chess.Color) -> chess.Move:
-    """Return the move for a label and promotion (piece type or 0), played by the side `turn`."""
+    """Return the side's move for a label and promotion (piece type or 0), or raise LabelError."""
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:
         raise LabelError(f"label {label} is not a move: it leaves the board")
@@ -115,9 +115,10 @@ def move_from_label(label: int, promotion: int, turn: chess.Color) -> chess.Move
 
 
 def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return planes as contiguous uint64[B, 77]; raise PlanesError if a row is not a position.
+    """Return planes as contiguous uint64[B, 77]; raise PlanesError if one cannot be a position.
 
-    Compiled code does not check bounds, so call this first for planes from files.
+    Checks the shape and the numbers of kings and moves. Compiled code does not check bounds, so
+    call this first for planes from files.
     """
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
         raise PlanesError(f"planes must be uint64[B, {PLANES}], got shape {list(planes_BP.shape)}")

@@ -73,8 +73,8 @@ class View:
     """Index of the stored plane for each plane of the view if White is to move; None keeps the
     stored planes."""
     black_planes: NDArray[np.int64] | None = None
-    """The same if Black is to move; the planes are then mirrored top to bottom. None keeps the
-    mover's view."""
+    """Index of the stored plane for each plane of the view if Black is to move; the planes are then
+    mirrored top to bottom. None keeps the mover's view."""
     black_labels: NDArray[np.int64] | None = None
     """Label in the view for each stored label if Black is to move, int64[4096]; its own inverse.
     None keeps the mover's view."""

@@ -16,16 +16,16 @@ from engine.encoding.planes import LABELS
 Evaluator = Callable[[NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """planes uint64[B, 77] -> (policy logits float32[B, 4096], wdl float32[B, 3]).
 
-Mover's view. Logits of illegal labels are undefined and may be -inf: callers mask them by the
-planes. wdl holds the probabilities of win, draw and loss, which sum to one. Both arrays may be
-read-only or reused by the next call: read them before it, and copy before changing them.
+Both results are for the side to move. Logits of illegal labels are undefined and may be -inf:
+callers mask them by the planes. wdl holds the probabilities of win, draw and loss, which sum to
+one. Both arrays may be read-only or reused by the next call: copy them to keep or change them.
 """
 
 _ZEROS_A, _THIRDS_W = np.zeros(LABELS, np.float32), np.full(3, 1.0 / 3.0, np.float32)
 
 
 def uniform(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return logits 0 for every move and 1/3 for every outcome. An Evaluator.
+    """Return logits of 0 for all labels and 1/3 for each outcome; this is an `Evaluator`.
 
     All rows share the same read-only memory, because filling 16 kB per row would take longer than
     the rest of a search round.

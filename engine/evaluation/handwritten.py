@@ -70,9 +70,9 @@ CAPTURE_BONUS = 80
 CHECK_BONUS = 100
 CASTLING_BONUS = 100
 PASSED_PAWN_BONUS = 13
-"""For each rank that a moving passed pawn has advanced."""
+"""Times the number of ranks from the first rank to the square that a passed pawn moves to."""
 RETREAT_PENALTY = 13
-"""For a piece that steps back."""
+"""For a knight, bishop, rook or queen that moves back."""
 THREAT_PERCENT = 8
 """Percentage of the largest gain that the moved piece threatens."""
 
@@ -197,7 +197,7 @@ def _score_rows(planes_BP: Any, logits_BA: Any, values_B: Any, temperature: Any)
 
 
 def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Evaluate positions by hand-written rules. An Evaluator.
+    """Evaluate positions by hand-written rules; this is an `Evaluator`.
 
     Returns logits float32[B, 4096], which are -inf for illegal labels, and wdl float32[B, 3]. The
     loss of a mated side and the draw of a stalemate have probability 1. Raises PlanesError for a

@@ -148,7 +148,7 @@ def _write_all_features(
 def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
     """Return the `moves` of all rows, int64[M], and their `move_features`, uint8[M, F].
 
-    A move is row * 4096 + label; moves are in ascending order. Raises PlanesError.
+    A move is row * 4096 + label, and moves are ascending. Raises PlanesError for invalid planes.
     """
     planes_BP = check_planes(planes_BP)
     count = int(np.bitwise_count(planes_BP[:, MOVE_PLANES:]).sum(dtype=np.int64))

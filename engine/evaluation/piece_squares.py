@@ -81,4 +81,4 @@ MIDDLEGAME = np.ascontiguousarray(_TABLES[0])
 """Value of each kind of mover's piece on each square in the middlegame, material included,
 int64[6, 64], in centipawns."""
 ENDGAME = np.ascontiguousarray(_TABLES[1])
-"""The same in the endgame."""
+"""The counterpart of MIDDLEGAME for the endgame."""

@@ -156,7 +156,7 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def _mating_bonus(board: Any, attacks: Any) -> Any:
-    """Return the bonus for driving a bare king to the edge and near the mover's king, int64."""
+    """Return the bonus for driving a king without pieces to the edge, near the mover's, int64."""
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
             return np.int64(0)

@@ -33,7 +33,7 @@ MAX_EXCHANGE = 32
 
 
 def _make_line_masks(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return for each square the others on its line along +-(file, rank), uint64[64]."""
+    """Return, for each square, the other squares of its line along +-(file, rank), uint64[64]."""
     boards = [0] * 64
     for square in range(64):
         for sign in (1, -1):

@@ -10,7 +10,7 @@ class PlayerError(UserError):
 
 
 class MatchError(UserError):
-    """The settings of a match are out of range or contradict each other."""
+    """The settings of a match are invalid, or do not fit the games that its folder holds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class Limit:
     """
 
     nodes: int | None = None
-    """Nodes that an engine searches per move."""
+    """Nodes that a UCI engine searches per move; ignored on a clock."""
     movetime: float | None = None
     """Seconds per move."""
     base: float | None = None

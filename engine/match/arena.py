@@ -2,8 +2,8 @@
 
 Without time limits, one group plays many games, and each player gets the positions of all of them
 at once: this project's search evaluates them in one batch, and engines think in parallel. With time
-limits, each group plays one game, and there are only as many groups as cores, since they must not
-slow each other down.
+limits, each group plays one game, and by default one core is left free, so that games do not slow
+each other down.
 
 python-chess is the referee and checks every move.
 """
@@ -43,7 +43,7 @@ DRAW_RESULT = "1/2-1/2"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GameRecord:
-    """A finished game, as one line of games.jsonl; the lists exclude the book's moves."""
+    """A finished game, as one line of games.jsonl; only `book` includes the book's moves."""
 
     game: int
     """Game number from 0: games 2k and 2k + 1 have opening k; A is White in even games."""
@@ -54,18 +54,18 @@ class GameRecord:
     moves: list[str]
     """The players' moves, in UCI notation."""
     scores: list[str]
-    """The mover's score from White's view: `0.34` pawns, `#-3` mate in 3 for Black, or empty."""
+    """Each mover's score in White's view: `0.34` pawns, `#-3` mate in 3 for Black, "" for none."""
     clocks: list[float] | None
-    """Seconds left on the mover's clock after the move; None without clocks."""
+    """Seconds left on the mover's clock after each move; None unless both players have a clock."""
     result: str
     """1-0, 0-1 or 1/2-1/2."""
     ending: str
     """checkmate, stalemate, material, repetition, fifty moves or adjudication; for forfeits: crash,
     timeout or illegal move."""
     forfeit: str | None
-    """The player that lost by forfeit, `a` or `b`."""
+    """The player that lost by forfeit, `a` or `b`; None if neither did."""
     detail: str
-    """What happened at a forfeit, or empty."""
+    """Description of the fault that caused a forfeit; empty without one."""
 
     @property
     def points(self) -> float:
@@ -140,7 +140,6 @@ class MatchGame:
         return None
 
     def _lose(self, fault: str, detail: str) -> None:
-        """End the game as a loss of the player to move."""
         self.forfeit, self.detail = "ab"[self.mover], detail
         self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", fault)
 
@@ -199,16 +198,16 @@ def play(
     """Play two games of each opening, except the game numbers in `done`; report each at its end.
 
     Games begin in the order of their numbers. With `sequential`, the numbers of games in progress
-    are less than `concurrency` apart (except on a clock): a sequential test counts pairs in order,
-    and could not use the games that were played beside a long one.
+    are less than `concurrency` apart (except with time limits): a sequential test counts pairs in
+    order, and could not use the games that were played beside a long one.
 
     `stop` is polled between moves; when it returns True, unfinished games are discarded. An engine
     that fails loses its game (engine/match/uci_player.py). Errors of this project's players are
     raised.
 
     `concurrency` is the number of games at a time: by default 64 without UCI engines, 8 per core
-    with them, and one less than there are cores on a clock. A move may be `margin` seconds late. A
-    game is a draw after `max_plies` half-moves, including the opening; 0 is no limit.
+    with them, and with time limits one less than there are cores. A move may be `margin` seconds
+    late. A game is a draw after `max_plies` half-moves, including the opening; 0 is no limit.
     """
     finished = set(done)
     numbers = deque(number for number in range(2 * len(openings)) if number not in finished)
@@ -256,8 +255,6 @@ def play(
 
 
 class _Group:
-    """Group of up to `width` games at a time between two players."""
-
     def __init__(
         self,
         players: tuple[Contestant, Contestant],

@@ -61,7 +61,7 @@ def generate_openings(
     """Generate `count` different openings of `plies` half-moves.
 
     With the same seed, a larger book begins with the openings of a smaller one. Raises BookError if
-    the evaluator finds too few balanced openings.
+    `plies` is not 0 to 60, or if the evaluator finds too few balanced openings.
     """
     if not 0 <= plies <= 60:
         raise BookError(f"openings must have 0 to 60 plies, not {plies}")
@@ -108,7 +108,7 @@ def _grow_lines(
 def _score_moves(
     evaluator: Evaluator, boards: list[chess.Board]
 ) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
-    """Yield the moves of each board and their scores.
+    """Yield the moves of each board, with promotions to a queen only, and their scores.
 
     A score is the log-policy plus (win - loss) / VALUE_TEMPERATURE after the move, mover's view.
     """
@@ -146,8 +146,8 @@ def read_book(
     """Read the openings of a PGN file (.pgn), or of a file with one EPD or FEN per line.
 
     Of each PGN game, the first `plies` half-moves are read; 0 reads all. `open_text` may decompress
-    the file (.pgn.zst). Raises BookError for a line or game that is unreadable, illegal or already
-    over.
+    the file (.pgn.zst). Raises BookError if the file is unreadable or empty, or if an opening is
+    illegal or ends the game.
     """
     is_pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
     try:
@@ -181,7 +181,7 @@ def _read_epd(path: Path, text: str) -> Iterator[Opening]:
 
 
 def _read_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
-    """Yield the main line of each game of a PGN file."""
+    """Yield the first `plies` half-moves (0: all) of each game's main line in a PGN file."""
     games = iter(partial(chess.pgn.read_game, file), None)
     for number, game in enumerate(games, 1):
         where = f"{path}, game {number}"

@@ -38,13 +38,13 @@ class Contestant:
     evaluator: Evaluator | None = None
     """Evaluator of this project; None for a UCI engine, which is started by `command`."""
     search: SearchConfig | None = None
-    """Settings of the evaluator's search; None plays the likeliest move without search."""
+    """Settings of the search; None plays the likeliest move, unless there is a `correction`."""
     seed: int = 0
     """Random seed of an evaluator's search."""
     rating: int = 0
-    """Rating at which human search (engine/search/human.py) plays; 0 plays the best moves."""
+    """Rating that human search (engine/search/human.py) imitates; 0 if unknown."""
     correction: Correction | None = None
-    """Weights with which human search corrects the policy, if `rating` is set."""
+    """Weights with which human search corrects the policy; None for no human search."""
     command: tuple[str, ...] = ()
     """Command line of a UCI engine."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +58,8 @@ class MoveRequest(NamedTuple):
     board: chess.Board
     """The game so far, with its moves; sides do not change it."""
     clocks: tuple[float, float] | None
-    """Seconds left on the clocks of White and Black; None without clocks."""
+    """Seconds left on the clocks of White and Black, 0 for a player without one; None if neither
+    has a clock."""
     moves_to_go: int | None = None
     """Moves until the mover's next time control, including this one; None without time controls."""
     increments: tuple[float, float] = (0.0, 0.0)
@@ -66,7 +67,7 @@ class MoveRequest(NamedTuple):
 
     @property
     def left(self) -> float | None:
-        """Seconds left on the mover's clock."""
+        """Seconds left on the mover's clock; None without clocks."""
         return None if self.clocks is None else self.clocks[0 if self.board.turn else 1]
 
 
@@ -86,7 +87,6 @@ class LocalSide:
     """Side of a contestant with an evaluator: one player with a search tree for each slot."""
 
     def __init__(self, contestant: Contestant, width: int) -> None:
-        """Create the player of `width` games."""
         assert contestant.evaluator is not None, "UciSide plays the moves of engines"
         self.contestant, self.limit = contestant, contestant.limit
         human, search = contestant.correction is not None, contestant.search

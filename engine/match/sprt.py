@@ -91,7 +91,7 @@ def score_from_elo(elo: float) -> float:
 
 
 def estimate(counts: Sequence[int]) -> Estimate:
-    """Estimate Elo from counts of pairs or games; without counts, it is 0 in -1200..1200.
+    """Estimate Elo and its interval from counts of pairs or games; 0, -1200 and 1200 without any.
 
     The interval contains the scores that a likelihood-ratio test at 5 % does not reject (Owen
     1988), with the likelihood of the SPRT. The likelihood of superiority comes from the signed root

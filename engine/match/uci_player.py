@@ -53,7 +53,6 @@ def probe_engine(player: Contestant) -> str:
 
 
 def _kill(engine: chess.engine.SimpleEngine) -> None:
-    """Kill an engine's process and wait until it exits."""
     with suppress(ProcessLookupError):
         engine.transport.kill()
     with suppress(TimeoutError):
@@ -77,7 +76,7 @@ class UciSide:
     """Side of a UCI engine in `width` games, with one process per game."""
 
     def __init__(self, player: Contestant, width: int, extra_seconds: float) -> None:
-        """Create the side; an engine is killed `extra_seconds` after its time, if limited."""
+        """Create the side; an engine without an answer is killed `extra_seconds` after its time."""
         self.player, self.extra_seconds = player, extra_seconds
         self.engines: list[chess.engine.SimpleEngine | None] = [None] * width
         """Engine of each slot; it is started at the first move."""
@@ -88,7 +87,7 @@ class UciSide:
         self.pool = ThreadPoolExecutor(min(count_cores(), width), thread_name_prefix="engine")
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
-        """Get a move for each request; as many engines think at a time as there are cores."""
+        """Get a move for each request; at most one engine per core thinks at a time."""
         return list(self.pool.map(self._play, requests))
 
     def close(self) -> None:
@@ -99,7 +98,7 @@ class UciSide:
                 _kill(engine)
 
     def _play(self, request: MoveRequest) -> PlayResult:
-        """Get one move; return an error as a result with a fault."""
+        """Get one move; if the engine fails, kill it and return a result with the fault."""
         slot = request.slot
         try:
             engine = self._prepare_engine(slot)

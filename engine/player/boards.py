@@ -9,7 +9,7 @@ INITIAL_PIECE_COUNTS = dict(zip(chess.PIECE_TYPES, (8, 2, 2, 2, 1, 1), strict=Tr
 
 
 def parse_playable(fen: str) -> chess.Board:
-    """Parse a FEN of standard chess; raise FenError if it is invalid or has too many pieces.
+    """Parse a FEN of standard chess; raise FenError if it cannot be played.
 
     Castling rights without the king and rook on their home squares are dropped.
     """
@@ -32,7 +32,7 @@ def castling_rights_are_kept(fen: str, board: chess.Board) -> bool:
 
 
 def check_board(board: chess.Board) -> chess.Board:
-    """Return the board without an invalid en-passant square; raise FenError if it is unplayable."""
+    """Return a playable board, without an invalid en-passant square, or raise FenError."""
     if type(board) is not chess.Board or board.chess960:
         kind = "Chess960" if type(board) is chess.Board else type(board).__name__
         raise FenError(f"the board must be a chess.Board of standard chess, not {kind}")

@@ -21,22 +21,23 @@ from engine.search import Root, Search
 ASSUMED_MOVES_TO_GO = 40
 """Maximum, and default, of the number of remaining moves among which a clock is divided."""
 HARD_SOFT_RATIO = 4.0
-"""Ratio of the hard to the soft bound. A search goes on after the soft bound if the most visited
-move is not the best by value."""
+"""Maximum ratio of the hard to the soft bound. A search goes on after the soft bound if the most
+visited move is not the best by value."""
 MAX_CLOCK_SHARE = 0.5
 """Maximum share of the remaining time for one move."""
 MAX_LAST_MOVE_SHARE = 0.8
 """Maximum share of the remaining time for the last move before a time control."""
 RESERVED_MOVES = 100
-"""Number of moves whose overhead, minus their increments, is kept in reserve."""
+"""Number of moves whose overhead, minus their increments, is reserved without a time control."""
 ESTIMATE_DECAY = 0.9
-"""Factor by which the longest round decays at each round, and other estimates at each move."""
+"""Factor by which the longest round decays at each round, the lag at each move on a clock, and the
+evaluation times at each move without an evaluation."""
 MIN_ROUNDS = 16
 """Rounds for which a move should have time; fewer leaves per batch make rounds shorter."""
 PROBES_PER_MOVE = 20
 """Number of checks, before the soft bound, whether the move is decided."""
 MIN_SOFT_SHARE = 0.2
-"""Minimum share of the soft bound that a move takes, however clear it is."""
+"""Minimum share of the soft bound that a move takes, unless only one move is allowed."""
 MAX_SIMULATIONS = 1_000_000_000
 """Maximum number of simulations of one tree, whose visits are 32 bits."""
 MAX_LAG_SECONDS = 1.0
@@ -148,7 +149,7 @@ class Timings:
         """Ply of the next move and seconds on its clock, for White (0) and Black (1)."""
 
     def measure(self, evaluator: Evaluator, planes_BP: NDArray[np.uint64]) -> None:
-        """Initialize the estimates by the faster of two evaluations of one position."""
+        """Initialize the estimates from the faster of two evaluations of one position."""
         seconds = []
         for _ in range(2):
             start_time = self.clock()
@@ -157,7 +158,7 @@ class Timings:
         self.evaluation_seconds = self.fastest_evaluation = self.longest_round = min(seconds)
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Update the estimates by a batch of `rows` positions that took `seconds`."""
+        """Update the estimates from a batch of `rows` positions that took `seconds`."""
         newest = min(max(self.evaluation_seconds, seconds / max(rows, 1)), seconds)
         self.evaluation_seconds += NEWEST_WEIGHT * (newest - self.evaluation_seconds)
         self.slowest_batch = max(seconds, SLOWEST_BATCH_DECAY * self.slowest_batch)
@@ -176,7 +177,10 @@ class Timings:
             self._expected[ply % 2] = ply, limits.left - spent + limits.increment
 
     def make_budget(self, limits: Limits, ply: int, overhead: float) -> Budget:
-        """Return the time for a move at `ply`, less the lag and the time of the slowest batch."""
+        """Return the time for a move at `ply`, less `overhead` or the lag, whichever is larger.
+
+        On a clock, the hard bound also leaves time for one more batch, as slow as the slowest.
+        """
         expected_ply, expected = self._expected.get(ply % 2, (-1, 0.0))
         if limits.left is not None and expected_ply == ply:
             self.lag = max(min(expected - limits.left, MAX_LAG_SECONDS), ESTIMATE_DECAY * self.lag)
@@ -188,13 +192,13 @@ class Timings:
         return Budget(min(budget.soft, hard), hard, budget.is_exact)
 
     def seconds_until(self, bound: float | None, control: MoveControl) -> float:
-        """Return the seconds left until a bound of the budget; infinity without a bound."""
+        """Return the seconds left until a bound; infinity for None or while the clock is paused."""
         if bound is None or control.is_clock_paused:
             return inf
         return control.start_time + bound - self.clock()
 
     def choose_leaves(self, budget: Budget, maximum: int) -> int:
-        """Return the number of leaves per batch, at most `maximum`, for MIN_ROUNDS rounds."""
+        """Return the leaves per batch, 1 to `maximum`, so that MIN_ROUNDS fit in the soft bound."""
         # most searches end at the soft bound
         evaluations = (budget.soft or 0.0) / max(self.evaluation_seconds, 1e-6)
         return min(max(int(evaluations / MIN_ROUNDS), 1), maximum)

@@ -25,7 +25,8 @@ class Line:
     share: float = 0.0
     """Policy probability at temperature 1; 0 after a search for the best move."""
     variation: tuple[chess.Move, ...] = ()
-    """Principal variation from this move on; empty unless it was requested (`Request.lines`)."""
+    """Principal variation from this move on; after a search, empty unless `Request.lines` asks for
+    it; without a search, only the move."""
 
 
 @dataclass(frozen=True, slots=True)

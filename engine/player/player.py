@@ -49,15 +49,15 @@ class Style:
     correction: human.Correction | None = None
     """Weights with which a search corrects the policy, by the mover's rating (human search)."""
     book: Mapping[str, chess.Move] = field(default_factory=dict)
-    """Moves that are played whatever the policy is, by EPD of the position."""
+    """Moves that are played instead of the policy's, by EPD of the position."""
     simulations: int = 0
-    """Simulations that correct the policy; 0 for the number with which it was fitted."""
+    """Simulations that correct the policy; 0 for those with which `correction` was fitted."""
     temperature: float = 0.0
     """0 plays the best move; 1 samples in proportion to the policy, or to the search's visits."""
     seed: int = 0
     """Random seed of searches and sampled moves."""
     evaluates_root: bool = False
-    """Evaluate the root of a new tree with all columns; other nodes by planes alone."""
+    """Whether the root of a new tree is evaluated with all columns, not by its planes alone."""
     overhead: float = 0.0
     """Seconds lost outside the player per timed move."""
 
@@ -132,7 +132,7 @@ class Player:
         self._played.clear()
 
     def reset(self) -> None:
-        """Free the trees, as after an error."""
+        """Free the trees, for example after an error."""
         self._search = self._config = None
         self.forget()
 
@@ -223,7 +223,7 @@ class Player:
         temperature: float,
         done: Sequence[int] | None = None,
     ) -> list[Play]:
-        """Choose moves from the policies or the book; `done` has the simulations of each."""
+        """Choose moves by logits or from the book; `done` has each one's number of simulations."""
         plays = []
         for row, (request, logits_A, wdl_W) in enumerate(zip(requests, *answer, strict=True)):
             policy = make_policy(request.board, logits_A, request.allowed)
@@ -248,7 +248,7 @@ class Player:
         budget: Budget,
         control: MoveControl,
     ) -> list[Play]:
-        """Search several positions together, or a single one within its limits."""
+        """Search several positions together, or one within its limits, if there is time for it."""
         search = self._search if self._config == config else None
         search = search or self._make_search(config)
         if search.seed != self.style.seed:

@@ -102,7 +102,10 @@ def read_columns(
 def evaluate(
     evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]
 ) -> Answer:
-    """Evaluate boards in one batch, with all columns that the evaluator reads; return copies."""
+    """Evaluate boards in one batch, with all columns that the evaluator reads.
+
+    Returns copies of its logits and of its win, draw and loss probabilities.
+    """
     columns = read_columns(evaluator, boards, conditions)
     network: Any = evaluator
     planes_BP = planes_of(boards)
@@ -130,7 +133,7 @@ class Policy(NamedTuple):
         return order
 
     def pick(self, temperature: float, random: np.random.Generator) -> int:
-        """Return the index of a move sampled at a temperature; 0 is the likeliest move's."""
+        """Return the index of a move sampled at a temperature; at 0, that of the likeliest move."""
         if temperature == 0:
             return self.rank_moves()[0]
         return int(random.choice(len(self.moves), p=self.shares(temperature)))

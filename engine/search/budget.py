@@ -50,7 +50,7 @@ def count_selectable(forest: Forest, slot: Int, index: Int, params: SearchParams
 
 @njit(cache=True, nogil=True)
 def is_decided(forest: Forest, slot: Int, wanted: Int, done: Int, params: SearchParams) -> Any:
-    """Return whether the root's most visited move will not change, so that the search can stop."""
+    """Return whether the search can stop: no other move can, or is likely to, get more visits."""
     if params.gumbel or not (params.early_stop or params.dominance > 0.0):
         return False
     root = forest.nodes[slot, 0]

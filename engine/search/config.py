@@ -9,7 +9,7 @@ from engine.errors import UserError
 
 
 class SearchError(UserError):
-    """An invalid configuration or an invalid call."""
+    """An invalid configuration or call of a search, or an invalid result of its evaluator."""
 
 
 SearchParams = Any
@@ -29,7 +29,7 @@ class SearchConfig:
     simulations: int = 64
     """Simulations per move."""
     nodes: int = 0
-    """Maximum number of positions in a game's tree; 0 for three times the simulations."""
+    """Maximum number of positions in a game's tree; 0 for three times the simulations plus 16."""
     leaves: int = 1
     """Leaves of one tree evaluated per batch. More leaves fill larger batches, but weaken play
     at the same number of simulations."""

@@ -47,7 +47,7 @@ def begin_halving(
 def select_gumbel_edge(
     forest: Forest, slot: Int, node: Int, simulation: Int, params: SearchParams
 ) -> Any:
-    """Select an edge of an expanded node, int64; at the root, by the plan of Sequential Halving."""
+    """Select a node's edge, int64; at the root, by Sequential Halving as long as its plan lasts."""
     if node == 0 and simulation < forest.schedule.shape[1]:
         return select_halving_edge(forest, slot, simulation, params)
     return select_improved_edge(forest, slot, node, params)
@@ -79,7 +79,7 @@ def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> N
 
 @njit(cache=True, nogil=True)
 def _mix_values(forest: Forest, slot: Int, index: Int) -> Any:
-    """Return the mean of the evaluator's value and the visited moves' Q: v_mix, appendix D."""
+    """Return the weighted mean of the evaluator's value and visited moves' Q: v_mix, appendix D."""
     node = forest.nodes[slot, index]
     total, priors, weighted = 0.0, 0.0, 0.0
     for edge in range(node.first, node.first + node.count):
@@ -100,7 +100,7 @@ def write_completed_values(
 
     sigma(Q) = (Q - min Q) * (VISIT_OFFSET + max visits) * value_scale / span. The span is
     max Q - min Q as in mctx; without `rescale_values`, it is 2, the range of values. The Q of an
-    unvisited move is v_mix.
+    unvisited move is v_mix, and that of a proven move its proof; the move's bias is added.
     """
     first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
     assert count <= len(out)

@@ -100,8 +100,8 @@ def select_leaves(
 ) -> Any:
     """Write up to `leaves` leaves of each slot's tree to `batch`; return the number of its rows.
 
-    `wanted` and `done` (int64[N]) are numbers of simulations. If a root is decided, `wanted` is set
-    to `done`.
+    `wanted` and `done` (int64[N]) are numbers of simulations. If a root is proven or decided, its
+    `wanted` is set to `done`.
     """
     position = np.empty(WORDS, dtype=np.uint64)
     rows = 0

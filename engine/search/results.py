@@ -18,7 +18,7 @@ from engine.search.tree import LOST, UNKNOWN, WON, Forest
 class Root:
     """Result of a search at its root, in the mover's view.
 
-    The M legal moves are in descending order of prior; a promotion is four moves.
+    The M legal (or allowed) moves are in descending order of prior; a promotion is four moves.
     """
 
     labels: NDArray[np.uint16]  # [M]

@@ -211,7 +211,7 @@ def _find_proven_edge(forest: Forest, slot: Int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _sample_index(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
-    """Sample an index in proportion to weight ** (1 / temperature); overwrite the weights."""
+    """Sample an index by weight ** (1 / temperature), NO_NODE if all are 0; overwrite `weights`."""
     largest, total = max(weights.max(), 0.0), 0.0
     for index in range(len(weights)):
         if weights[index] > 0.0:

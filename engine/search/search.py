@@ -34,7 +34,7 @@ MAX_PLANNED_SIMULATIONS = 1 << 16
 class Search:
     """Search trees of several games, in slots 0..games-1.
 
-    Raises SearchError for an invalid configuration or call, LabelError for an illegal move.
+    Methods raise SearchError for invalid arguments or evaluations, LabelError for an illegal move.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Search:
         return read_root(self._forest, slot, self._params)
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
-        """Return the principal variation from the root move with index `first`, or the best one."""
+        """Return the principal variation from root move number `first`, or from the best."""
         if first is None:
             edge = int(choose_edge(self._forest, slot, 0.0, self._params))
         else:

@@ -62,7 +62,7 @@ SLOT_DTYPE = _make_dtype("""
     i4 edges           number of edges in use
     i4 deepest         maximum depth of a descent since the last move
 """)
-"""A game."""
+"""Record of a slot's game."""
 
 NODE_DTYPE = _make_dtype("""
     f8 value_sum       sum of the values of finished visits
@@ -80,7 +80,7 @@ NODE_DTYPE = _make_dtype("""
     i1 proof           WON, DRAWN, LOST or UNKNOWN
     i1 ending          ending of the game (engine/board/rules.py), or TWOFOLD_REPETITION
 """)
-"""A position."""
+"""Record of a node: a position."""
 
 EDGE_DTYPE = _make_dtype("""
     f8 value_sum  sum of the values of finished visits
@@ -93,13 +93,13 @@ EDGE_DTYPE = _make_dtype("""
     u1 promotion  python-chess piece type, or 0
     i1 proof      WON, DRAWN, LOST or UNKNOWN
 """)
-"""A move, from the view of the side that plays it."""
+"""Record of an edge: a move, from the view of the side that plays it."""
 
 ROOT_MOVE_DTYPE = _make_dtype("""
     f4 noise          Gumbel noise
     i4 visits_before  visits at the start of the run
 """)
-"""A root move in Sequential Halving."""
+"""Record of a root move in Sequential Halving."""
 
 
 class Forest(NamedTuple):

@@ -43,7 +43,7 @@ MIN_TEMPERATURE = 0.1
 MIN_RESIGN_PLIES = 20
 """Neither side resigns before this half-move."""
 RESIGN_MOVES = 2
-"""Consecutive moves below the resignation threshold before a side resigns."""
+"""Number of a side's consecutive moves below the resignation threshold at which it resigns."""
 RESIGN_DISABLED_SHARE = 0.1
 """Share of games without resignation, to measure how often resigning would have been wrong."""
 
@@ -74,8 +74,8 @@ class SelfPlayConfig:
     """Half-moves without a capture or pawn move after which a game is stopped and counts as a draw;
     0 leaves this to the rules (100)."""
     resign: float = 0.0
-    """Resign if the value of the side to move stays below minus this, between 0 and 1; 0 never
-    resigns."""
+    """Resign when a side's value is below minus this, between 0 and 1, at two of its moves in a
+    row; 0 never resigns."""
 
     def __post_init__(self) -> None:
         for name in ("sampled_plies", "opening_plies", "cooling_plies", "draw_halfmoves"):
@@ -105,9 +105,9 @@ class SearchResult:
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
-    shares: NDArray[np.float32]  # [M] improved policy, all above 0; sums to 1
+    shares: NDArray[np.float32]  # [M] improved policy (puct: visits), all above 0; sums to 1
     value: float
-    """The root's value for the mover, in [-1, 1]: the mean of all simulations."""
+    """The root's value for the mover, in [-1, 1]: the mean of all simulations, or a proven one."""
     best_value: float
     """The value of the move with the largest share, which is more accurate than `value`."""
     simulations: int
@@ -188,8 +188,6 @@ def play_games(
 
 
 class _Slots:
-    """Games in progress, by slot of the search."""
-
     def __init__(self, search: Search, config: SelfPlayConfig, seed: int) -> None:
         self.search, self.config, self.seed = search, config, seed
         self.games: dict[int, Game] = {}

@@ -39,9 +39,9 @@ class Go:
     nodes: int | None = None
     """Maximum number of simulations."""
     depth: int | None = None
-    """Length of the principal variation, in plies, at which the search ends."""
+    """Number of plies: the search ends at a principal variation of at least this length."""
     mate: int | None = None
-    """Moves to a proven mate at which the search ends."""
+    """Number of moves: the search ends at a proven mate in at most this many."""
     movestogo: int | None = None
     movetime: int | None = None
     wtime: int | None = None
@@ -73,7 +73,7 @@ def quote(text: str, max_chars: int = 80) -> str:
 
 
 def split_command(line: str) -> tuple[str, str]:
-    """Split a line into command and arguments, both empty if it is blank; raise CommandError."""
+    """Split a line into command and arguments, "" if blank; raise CommandError if unknown."""
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()

@@ -132,7 +132,7 @@ class Engine:
             self._write_line(line)
 
     def _isready(self, arguments: str) -> None:
-        """Answer once the player is loaded, without blocking the next commands."""
+        """Answer at once during a search, else once the player is loaded; never block commands."""
         if self._loaded.is_set() or (self._go_job is not None and not self._go_job.answered):
             self._write_ready()
         else:
@@ -199,11 +199,10 @@ class Engine:
             self._go_job.ponderhit(self._clock())
 
     def _setoption(self, arguments: str) -> None:
-        """Set an option, which takes effect at the next `go`."""
         name, value = commands.parse_option(arguments)
         before = self._options
         self._options = set_option(before, name, value)
-        if _load_settings(self._options) != _load_settings(before):
+        if _select_load_options(self._options) != _select_load_options(before):
             self._submit_load()
 
     def _debug(self, arguments: str) -> None:
@@ -213,7 +212,7 @@ class Engine:
         """Accept any registration."""
 
     def _submit_load(self) -> None:
-        checkpoint, threads = _load_settings(self._options)
+        checkpoint, threads = _select_load_options(self._options)
         done = self._loaded = threading.Event()
 
         def load() -> None:
@@ -247,7 +246,6 @@ class Engine:
         self._write_line(f"info string {text}")
 
     def _end_with(self, failure: LoadError | None) -> None:
-        """End the engine because no player could be loaded."""
         self._note(str(failure))
         self._error = failure
         self._ended.set()
@@ -284,7 +282,7 @@ class Engine:
             self._thread.join(SHUTDOWN_SECONDS)
 
 
-def _load_settings(options: Options) -> tuple[str, int]:
+def _select_load_options(options: Options) -> tuple[str, int]:
     """Return the options that require loading the evaluator again when they change."""
     return options.checkpoint, options.usable_threads
 

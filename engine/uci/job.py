@@ -24,7 +24,7 @@ NO_MOVE = "bestmove (none)"
 
 
 class GoJob(MoveControl):
-    """Task of the thinking thread; the reading thread calls only `stop` and `ponderhit`."""
+    """The task of answering one `go`; the reading thread calls only `stop` and `ponderhit`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class GoJob(MoveControl):
         self._write_line(answer)
 
     def end_round(self, read_result: Callable[[], Play]) -> bool:
-        """Write `info` lines at intervals; return whether the wanted depth or mate is reached."""
+        """Write due `info` lines; return True at the wanted depth or mate, or with a full tree."""
         now = self._clock()
         if now >= self._next_report:
             self._report(read_result())

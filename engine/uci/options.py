@@ -37,7 +37,6 @@ class OptionSpec(NamedTuple):
 
 
 def _make_option(default: Any, *spec: Any) -> Any:
-    """Return a dataclass field with a default and the OptionSpec made from `spec`."""
     return field(default=default, metadata={"spec": OptionSpec(*spec)})
 
 
@@ -78,13 +77,13 @@ class Options:
     c_puct: float = _make_option(SearchConfig().c_puct, "CPuct", 0, 100)
     """Weight of exploration in the search."""
     temperature: float = _make_option(0.0, "Temperature", 0, 100)
-    """0 plays the best move; 1 samples in proportion to the search's visits or, without a search,
-    to the policy's probabilities."""
+    """0 plays the best move; 1 samples in proportion to the search's visits or, in the style
+    policy, to the policy's probabilities; the human styles ignore it."""
     seed: int = _make_option(0, "Seed", 0, 2**31 - 1)
     """Random seed of searches and sampled moves."""
     leaves: int = _make_option(8, "Leaves", 1, 256)
-    """Positions per batch if time is the limit; with a number of nodes, positions are evaluated one
-    at a time."""
+    """Maximum positions per batch if time is the limit; with a number of nodes or simulations,
+    positions are evaluated one at a time."""
     overhead: int = _make_option(20, "Move Overhead", 0, 10_000)
     """Milliseconds lost per move between engine and GUI."""
     checkpoint: str = _make_option("", "Checkpoint")

@@ -19,7 +19,7 @@ def playout_rows(count: int, seed: int = 0) -> dict[str, Any]:
 
     To cover every type of move, captures and promotions are preferred half of the time, and every
     other game starts from PROMOTING_FEN. One row in four has no ratings, and one in four no clock.
-    The result of a row is a win for the side with more pieces.
+    The result of a row is a win for the side with more pieces, or a draw if the numbers are equal.
     """
     random = np.random.default_rng(seed)
     rows: dict[str, list[Any]] = {}

@@ -29,8 +29,8 @@ PreparedBatch = tuple[Parts, torch.cuda.Event | None]
 def count_threads(device: torch.device, threads: int, processes: int) -> int:
     """Return the number of threads that prepare batches: only one on a CPU, whose cores train.
 
-    `threads` is the setting, 0 for all cores. `processes` is the number of training processes
-    that share the machine.
+    For a GPU, `processes` training processes share `threads` cores (0 for all of the machine), and
+    each keeps one of its cores free for the training loop.
     """
     if device.type == "cpu":
         return 1

@@ -54,7 +54,7 @@ def fill_columns(
 def evaluate_in_batches(
     evaluate: Callable[[Columns], Outputs], rows: Columns, network: str
 ) -> Outputs:
-    """Evaluate rows in batches of at most MAX_BATCH_ROWS; errors name the network as `network`."""
+    """Evaluate rows in batches of at most MAX_BATCH_ROWS; `network` is the name used in errors."""
     outputs = []
     for start in range(0, len(rows["planes"]), MAX_BATCH_ROWS):
         batch = {column: values[start : start + MAX_BATCH_ROWS] for column, values in rows.items()}
@@ -88,7 +88,7 @@ def check_outputs(outputs: Outputs, planes_BP: NDArray[np.uint64], network: str)
 def read_corrections(
     path: Path, card: Mapping[str, Any], error_type: type[UserError]
 ) -> Corrections:
-    """Return the search corrections in the card at `path`; `error_type` for an invalid entry."""
+    """Return the search corrections of the card at `path`; raise `error_type` if invalid."""
     entry = card.get("human_search")
     if entry is None:
         return {}

@@ -60,7 +60,7 @@ class NetworkEvaluator:
         Both are for the side to move. `columns` may have more columns than the network reads. The
         logits of illegal moves have no meaning, and some are minus infinity. A scalar value v in
         -1..1 becomes (1 + v) / 2, 0, (1 - v) / 2; without a value head each is 1/3. Raises
-        NetworkOutputError for other outputs that are not finite, and OutOfMemoryError.
+        NetworkOutputError if any other output is not finite, and OutOfMemoryError.
         """
         rows = fill_columns(planes_BP, columns or {}, self.columns)
         return evaluate_in_batches(self._evaluate, rows, f"the network {self.preset.name}")

@@ -46,7 +46,7 @@ square difference of the expected scores."""
 
 
 class ExportError(UserError):
-    """A package is missing, or the exported network differs from the checkpoint."""
+    """The network cannot be exported, or its export differs too much from the checkpoint."""
 
 
 class _ExportedNetwork(nn.Module):
@@ -86,7 +86,6 @@ def _make_shift_translations() -> dict[Any, Any]:
 
 
 def _write_graph(network: Network, metadata: Mapping[str, Any], path: Path) -> None:
-    """Trace the network and write it as ONNX, with this metadata."""
     import onnx
 
     # two rows, because the exporter treats sizes of 1 as constants
@@ -223,7 +222,6 @@ def _measure_differences(
 
 
 def _check_differences(differences: Mapping[str, float], directory: Path, *, is_int8: bool) -> None:
-    """Raise ExportError for differences above the limits."""
     policy = differences["largest_policy_difference"]
     value = differences["largest_value_difference"]
     # not written with `>`, which would let NaN pass

@@ -47,7 +47,7 @@ class OnnxEvaluator:
     """An `engine.evaluation.evaluator.Evaluator` that runs an exported network on packed planes."""
 
     def __init__(self, path: Path, *, threads: int = 1, sha256: str | None = None) -> None:
-        """Open a file written by `fianchetto export`. Raises OnnxError.
+        """Open a file written by `fianchetto export`; raise OnnxError if it cannot be used.
 
         With `sha256`, a file with another hash is refused before onnxruntime reads it. If the
         network reads move features, each thread evaluates part of a batch; otherwise all threads
@@ -136,7 +136,7 @@ class OnnxEvaluator:
 
 
 def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
-    """Return an exported network's metadata; OnnxError if this version cannot use it."""
+    """Return an exported network's metadata; raise OnnxError if this version cannot use it."""
     text = session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
     if text is None:
         raise OnnxError(f"{path} was not written by `fianchetto export`")
@@ -176,7 +176,7 @@ def _to_bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
-    """Open the exported network beside a checkpoint's card; OnnxError if there is none."""
+    """Open the exported network that a checkpoint's card lists, or raise OnnxError."""
     evaluator = find_export(directory, threads=threads)
     if evaluator is None:
         unlisted = f"{CARD_FILE} lists no {ONNX_FILE} for these weights"
@@ -189,7 +189,7 @@ def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
 
 
 def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
-    """Open the exported network beside a checkpoint's card; None if there is none.
+    """Open the exported network that a checkpoint's card lists; return None if there is none.
 
     Raises OnnxError if the file is not the one that the card lists. An export in 8-bit integers is
     always faster than torch. A float32 export is slower than torch from 64 rows on, on processors

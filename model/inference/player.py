@@ -125,8 +125,8 @@ class Player:
         """Return the legal moves and their probabilities at each rating, float64 `[R, A]`.
 
         Both players get the same rating. All ratings are evaluated as one batch. Promotions are to
-        a queen, as in `choose`. Raises GameOverError, and ConditionError if the network does not
-        read ratings.
+        a queen, as in `choose`. Raises ConditionError if the network does not read ratings, and
+        otherwise the errors of `choose`.
         """
         board = _check_board(board)
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
@@ -146,7 +146,7 @@ class Player:
         """Search for the best moves; the first `lines` of them come with variations.
 
         The search is not conditioned on ratings. The board's move stack provides repetitions and
-        the last moves. Raises GameOverError.
+        the last moves. Raises GameOverError, FenError and UserError, as `choose` does.
         """
         board, lines = _check_board(board), _check_integer("lines", lines, 0, MAX_SIMULATIONS)
         simulations = _check_integer("simulations", simulations, 1, MAX_SIMULATIONS)
@@ -194,7 +194,7 @@ def _check_board(board: chess.Board | str) -> chess.Board:
 
 
 def _check_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """Return a whole number of any integer type as an int; UserError names it as `name`."""
+    """Return an integer of any type as an int; raise UserError for other or too large values."""
     try:
         number = None if isinstance(value, bool) else index(value)
     except TypeError:

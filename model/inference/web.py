@@ -35,13 +35,13 @@ PLAYABLE_SETTINGS = {
     "policy_width": 0,
     "condition": "ratings",
 }
-"""Fields that a preset must have for the page to play it; width and number of blocks may vary."""
+"""Values of fields that a preset must have for the page to play it; its sizes may vary."""
 DEFAULT_RATING = 1500
 MAX_INT16 = 32767
 
 
 def export_page(directory: Path, out: Path) -> dict[str, Any]:
-    """Write a checkpoint as a page and return its size.
+    """Write a checkpoint as a web page to `out`; return the path and the size in bytes.
 
     Raises CheckpointError, and ExportError for a network of another kind than fianchetto-human.
     """
@@ -72,7 +72,6 @@ def export_page(directory: Path, out: Path) -> dict[str, Any]:
 
 
 def _require_playable(preset: Preset) -> None:
-    """Raise ExportError unless player.js can evaluate the preset."""
     for field, value in PLAYABLE_SETTINGS.items():
         if getattr(preset, field) != value:
             raise ExportError(
@@ -87,7 +86,7 @@ def _require_playable(preset: Preset) -> None:
 
 
 def _list_tensors(network: Network) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Yield names and values of player.js's tensors: matrices [I, O], convolutions [T, I, O]."""
+    """Yield the tensors of player.js with their names: matrices [I, O], convolutions [T, I, O]."""
     modules: Mapping[str, Any] = dict(network.named_modules())
     yield from _fold_norms("stem.w", "stem.b", modules["stem.0"], modules["stem.1"])
     for index in range(network.preset.blocks):

@@ -30,7 +30,7 @@ class Gate(nn.Module):
         self.bias = bias
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Scale and shift the channels of `[B, C, Y, X]`."""
+        """Scale the channels of `[B, C, Y, X]`, and shift them if the gate has `bias`."""
         gate_BC = self.excite(self.activation(self.squeeze(board_mean(x_BCYX))))
         if not self.bias:
             return x_BCYX * torch.sigmoid(gate_BC)[:, :, None, None]
@@ -187,7 +187,6 @@ class AttentionBlock(nn.Module):
         return y_BCYX
 
     def _attend(self, x_BSC: Tensor) -> Tensor:
-        """Apply multi-head self-attention over the squares, `[B, S, C]`."""
         shape = (-1, SQUARES, self.heads, x_BSC.shape[2] // self.heads)
         query, key, value = (
             layer(x_BSC).view(shape).transpose(1, 2)  # [B, H, S, D]

@@ -63,7 +63,11 @@ class Prediction(NamedTuple):
 
 @cache
 def label_order(name: str) -> NDArray[np.int64]:
-    """Return each label's index in the vocabulary `name`, int64 `[A]`; a permutation."""
+    """Return the vocabulary index of each logit in the order of labels, int64 `[A]`.
+
+    This is a permutation: first the indices of the 4096 labels, then those of the under-promotions,
+    if the vocabulary has them. Labels that are no move get unused indices; the rest come last.
+    """
     moves = vocabulary(name)
     order_A = np.full(moves.size, NO_MOVE_INDEX, dtype=np.int64)
     order_A[:LABELS] = moves.index[:, 0]
@@ -93,7 +97,7 @@ def index_labels(
 
 @cache
 def _label_orders(moves: str, device: torch.device) -> Tensor:
-    """Return `label_order` for the mover's view and for the rotated board, int64 `[2, A]`."""
+    """Return `label_order` for the mover's view and for the mirrored board, int64 `[2, A]`."""
     order_A = label_order(moves)
     return to_tensor(np.stack((order_A, vocabulary(moves).turned[order_A]))).to(device)
 
@@ -262,10 +266,10 @@ class MoveHead(nn.Module):
 
 
 class BoardMean(nn.Module):
-    """Average each channel over the board, `[B, C]`."""
+    """The layer form of `board_mean`."""
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Average `[B, C, Y, X]`."""
+        """Average each channel of `[B, C, Y, X]` over the board, `[B, C]`."""
         return board_mean(x_BCYX)
 
 

@@ -1,4 +1,4 @@
-"""Select the device and the arithmetic (bf16 only where it is faster); report a lack of memory."""
+"""Select the device and the dtype of a network's arithmetic; report a lack of memory."""
 
 import ctypes
 import sys
@@ -28,13 +28,13 @@ class DeviceError(UserError):
 
 
 class OutOfMemoryError(UserError):
-    """There is not enough memory, or the process has reached its limit."""
+    """There is not enough memory, or the process has reached a limit of memory or threads."""
 
 
 def select_device(name: str, gpu: int | None = None) -> torch.device:
-    """Return the device of the setting `name`; `gpu` selects one of several GPUs by its number.
+    """Return the device of the setting `name`; raise DeviceError if there is no such device.
 
-    Raises DeviceError.
+    `gpu` selects one of several GPUs by its number.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device must be auto, cpu or cuda, not {name!r}")
@@ -68,7 +68,7 @@ def is_bf16_faster(device: torch.device) -> bool:
 
 
 def select_dtype(amp: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of convolutions for `amp` (auto, bf16 or off); weights stay float32."""
+    """Return autocast's dtype for `amp` (auto, bf16 or off); weights stay float32."""
     if amp == "bf16" or (amp == "auto" and is_bf16_faster(device)):
         return torch.bfloat16
     return torch.float32

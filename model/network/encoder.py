@@ -60,9 +60,9 @@ class Steps:
     unknown: int
     """Value of the column that means unknown."""
     low: float
-    """First step."""
+    """First step, as log2(1 + value) if `logarithm` is set."""
     size: float
-    """Distance between steps."""
+    """Distance between two steps, in the unit of `low`."""
     count: int
     """Number of steps."""
     logarithm: bool = False
@@ -92,7 +92,7 @@ UNKNOWN: Mapping[str, int] = {
 
 
 class Inputs(NamedTuple):
-    """The inputs of a trunk."""
+    """The inputs of a trunk; None for those that the preset does not use."""
 
     planes: Tensor
     """Unpacked planes of the view, `[B, P, Y, X]`, channels last."""

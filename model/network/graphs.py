@@ -32,8 +32,6 @@ invalidate the first one."""
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """The tensors that a graph reads and writes."""
-
     inputs: Inputs
     outputs: Outputs
     graph: torch.cuda.CUDAGraph | None

@@ -79,7 +79,8 @@ class Preset:
     move_features_width: OptionalSize = 0
     """Hidden units that score each legal move by its features; 0 for none."""
     init: Literal["torch", "kaiming"] = "torch"
-    """Initialization: `torch` (its defaults, with residual branches at zero) or `kaiming`."""
+    """Initialization of convolutions and linear layers: `torch` (its defaults, except for layers
+    that start at zero) or `kaiming`."""
 
     def __post_init__(self) -> None:
         if problem := self._find_problem():
@@ -119,7 +120,7 @@ def preset_to_dict(preset: Preset) -> dict[str, Any]:
 
 
 def preset_from_dict(values: object) -> Preset:
-    """Build a preset from a card's values, which are not trusted; PresetError if invalid.
+    """Build a preset from a card's values, which are not trusted; raise PresetError if invalid.
 
     Fields with a default may be missing. A new field must have a default, so that older checkpoints
     load.
@@ -135,6 +136,6 @@ def preset_from_dict(values: object) -> Preset:
 
 
 def changed_fields(preset: Preset, values: object) -> list[str]:
-    """Return the fields that differ from a card's preset; PresetError if the card's is invalid."""
+    """Return the fields that differ from a card's preset; raise PresetError if that is invalid."""
     saved = preset_to_dict(preset_from_dict(values))
     return [name for name, value in preset_to_dict(preset).items() if value != saved[name]]

@@ -117,7 +117,7 @@ def _chessmarro() -> tuple[Preset, ...]:
 
 
 def _plane_systems() -> tuple[Preset, ...]:
-    """Return the systems with 18 and 19 planes: post-activation blocks, value in -1..1."""
+    """Return the systems with 18 or 19 planes: post-activation blocks, value in -1..1 or none."""
     # The description has two networks, one with a 64 x 64 policy and one with a value. Our choices:
     # width, blocks, the bottleneck, and the value's hidden units.
     bishop = Preset(
@@ -190,7 +190,7 @@ def presets() -> dict[str, Preset]:
 
 
 def preset(name: str) -> Preset:
-    """Return the preset with this name; UnknownPresetError suggests the closest name."""
+    """Return the preset with this name; raise UnknownPresetError if there is none."""
     if name not in presets():
         raise UnknownPresetError(f"unknown preset {name[:60]!r}: {suggest_name(name, presets())}")
     return presets()[name]

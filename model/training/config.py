@@ -111,7 +111,7 @@ class TrainConfig:
     frozen_norms: bool = False
     """Freeze the batch norms' running statistics, for short fine-tuning on unusual rows."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    """Seed of the initial weights and of the order of batches."""
+    """Seed of the initial weights, the batch order and the hidden inputs."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads; 0 uses all cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -127,8 +127,8 @@ class TrainConfig:
     """Experiment tracker that also receives the lines of metrics.jsonl: tensorboard (written into
     the checkpoint's folder), wandb or mlflow. Its package must be installed."""
     validation_every_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
-    """Steps between validations; 0 spends 2 % of the training time on validations, with at least
-    five in a run whose length is in minutes."""
+    """Steps between validations; 0 spends up to 2 % of the training time on them, but makes at
+    least five in a run whose length is in minutes."""
     patience: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Stop after this many validations without an improvement of cross-entropy plus the calibrated
     value's Brier score, and keep the best weights; 0 never stops early."""
@@ -163,16 +163,16 @@ class TrainConfig:
 
 
 def resolve_optimizer(config: TrainConfig, preset: str) -> TrainConfig:
-    """Replace optimizer `auto` by the preset's default."""
+    """Return the settings with the preset's default in place of optimizer `auto`."""
     if config.optimizer != "auto":
         return config
     return replace(config, optimizer="muon" if preset in MUON_PRESETS else "adamw")
 
 
 def list_changed_settings(config: TrainConfig, saved: Mapping[str, Any]) -> list[str]:
-    """Describe the settings that differ from a card's, except those that a resumed run may change.
+    """Describe the settings that differ between `config` and a card's `saved` configuration.
 
-    A setting missing from the card had its default.
+    Settings that a resumed run may change are left out. One that the card lacks had its default.
     """
     changes = []
     for field in fields(TrainConfig):

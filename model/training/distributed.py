@@ -48,7 +48,7 @@ class World:
 
 
 def read_world() -> World:
-    """Read this process's rank from torchrun's environment variables; a single process if unset."""
+    """Return the World that torchrun's variables describe, by default that of one process."""
     if "WORLD_SIZE" not in os.environ:
         return World()
     try:
@@ -70,7 +70,7 @@ def read_world() -> World:
 
 @contextmanager
 def process_group(world: World, device: torch.device) -> Iterator[None]:
-    """Join the process group: gloo on CPUs; on GPUs nccl, plus gloo for decisions.
+    """Join the process group, if any: gloo on CPUs; on GPUs nccl, plus gloo for decisions.
 
     The block must release DistributedDataParallel before it ends. Dropping its last reference to
     the group joins threads while holding the GIL, which deadlocks if one of them waits for the GIL.

@@ -74,8 +74,8 @@ curve."""
 VALIDATION_POSITIONS = 16384
 """Maximum number of held-out positions per validation."""
 MIN_VALIDATIONS, VALIDATION_POSITIONS_PER_MINUTE = 5, 1024
-"""For runs with a length in minutes: minimum number of validations, and maximum number of positions
-per validation for each minute."""
+"""For runs with a length in minutes: the minimum number of validations, and the maximum number of
+positions per validation for each minute."""
 VALIDATION_SHARE = 0.02
 """Maximum share of the training time spent on validations, except the last one."""
 
@@ -115,9 +115,9 @@ def train(
     of the checkpoint `start`, if given. `check_output` is called before anything is written, and
     raises if `out` is in use.
 
-    Raises TrainingMismatchError (`out` holds another run, or `start` has another preset),
-    DivergedError (the loss is not finite or spikes; the last save is kept), TrainingDataError (the
-    batches end too soon), CheckpointBusyError and CheckpointError.
+    Raises TrainConfigError (the data do not allow a setting), TrainingMismatchError (`out` holds
+    another run, or `start` has another preset), DivergedError (the loss is not finite or spikes;
+    the last save is kept), TrainingDataError (the batches end too soon) and CheckpointError.
     """
     if config.epochs is not None and not epoch_rows:
         raise TrainConfigError("epochs needs epoch_rows, the number of rows in an epoch")
@@ -225,7 +225,7 @@ class Loop:
         return {**card, "message": message}
 
     def _begin(self, opened: ExitStack) -> None:
-        """Open the metrics and save a new run, so that an unwritable directory fails early."""
+        """Open the metrics, save a new run to find write errors early, and validate `start`."""
         run, validated_step = self.run, self.monitor.validated_step
         log = MetricsLog(self.out, run.step, validated_step, run.config.log)
         self.metrics_log = opened.enter_context(closing(log))
@@ -236,7 +236,6 @@ class Loop:
             self._validate()
 
     def _take_steps(self, prefetcher: Prefetcher) -> Decision:
-        """Take steps until process 0 decides to end, and return its decision."""
         run, fraction, is_first = self.run, 0.0, True
         while True:
             before = None if is_first else fraction
@@ -279,7 +278,7 @@ class Loop:
         return fraction_done(self.run.config, self.steps, self.run.step, self.run.seconds)
 
     def _after_step(self, fraction: float) -> None:
-        """Report, validate and save, where due; `fraction` was done before the step."""
+        """Report, validate and save, if it is time to; `fraction` was done before the step."""
         run, config, now = self.run, self.run.config, time.perf_counter()
         run.seconds = now - self.began
         step, _, seconds = self.line_start
@@ -401,7 +400,7 @@ class Loop:
         return metrics
 
     def _end_line(self, rate: float) -> None:
-        """Write a line of metrics and begin the next; DivergedError if the loss spikes."""
+        """Write a line of metrics and begin the next; raise DivergedError if the loss spikes."""
         if metrics := self._mean_metrics():
             if problem := self.monitor.describe_spike(metrics["loss"]):
                 raise DivergedError(
@@ -420,7 +419,6 @@ class Loop:
         self.metrics_log.write(line | {name: round(value, 6) for name, value in metrics.items()})
 
     def _report_progress(self, **state: float) -> None:
-        """Report progress; `validating=1` marks a validation."""
         run, config = self.run, self.run.config
         metrics = dict(self._mean_metrics() or self.metrics)
         metrics["learning_rate"] = learning_rate(config, self._fraction())
@@ -435,7 +433,7 @@ class Loop:
         self.ticked_at = time.perf_counter()
 
     def _save(self, *, finished: bool) -> dict[str, Any]:
-        """Write a line of metrics, then save the run, so that both agree."""
+        """Write a line of metrics and save the run, unless nothing has changed; return the card."""
         run = self.run
         if self.card is not None and not finished and not self.has_changed:
             return self.card

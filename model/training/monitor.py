@@ -1,7 +1,7 @@
 """Measurements of a run: metrics.jsonl, validations, spikes of the loss, and early stopping.
 
-metrics.jsonl has one JSON object per line, and no line after the last save. The lines can also be
-sent to TensorBoard, Weights & Biases or MLflow.
+metrics.jsonl has one JSON object per line. A resumed run first drops the lines after its last save.
+The lines can also be sent to TensorBoard, Weights & Biases or MLflow.
 """
 
 import json
@@ -130,7 +130,7 @@ def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]
 def _fit_calibration(
     values: list[list[Tensor]], games: list[NDArray[np.integer]]
 ) -> dict[str, float]:
-    """Return the value's factor and the Brier scores after it; {} without positions of games.
+    """Return the value's factor and the calibrated Brier scores; {} without positions of games.
 
     An item of `values` has win, draw, loss, their targets, and the results of a batch's positions.
     """

@@ -56,7 +56,7 @@ OPTIMIZERS: Mapping[str, tuple[OptimizerFactory, OptimizerFactory]] = {
     "sgd": (_sgd, _sgd),
     "muon": (_muon, _adamw),
 }
-"""The optimizer of convolutions and linear layers, and that of all other weights."""
+"""For each name, the optimizer of convolutions and linear layers, and that of other weights."""
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
@@ -82,7 +82,7 @@ class CombinedOptimizer:
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
         layers = dict(network.named_modules())
         self.weights: dict[str, Tensor] = {}
-        """By name: the weight, or for Muon its view as a matrix."""
+        """Each weight by its name; for Muon, its view as a matrix."""
         self.matrices: list[tuple[Tensor, Tensor]] = []
         """The weights that Muon steps, and their views as matrices."""
         create_decaying, create_other = OPTIMIZERS[config.optimizer]

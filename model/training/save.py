@@ -31,7 +31,7 @@ CODE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class TrainingMismatchError(UserError):
-    """The directory holds a run of another preset, configuration or data."""
+    """The run in the directory, or the starting checkpoint, does not match the new settings."""
 
 
 def save_run(run: Run, out: Path, entries: Mapping[str, Any], *, finished: bool) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def open_run(
 ) -> Run:
     """Restore the run of a card, or make a new run that begins with the weights of `start`, if any.
 
-    Files are checked against the preset before a network is built, so that an invalid card
-    allocates no memory.
+    With teach=value, the weights of `start` are also the reference. Files are checked against the
+    preset before a network is built, so that an invalid card allocates no memory.
     """
     tensors = None if card is None else _read_run(out, card)
     keeps_policy, start_weights = config.teach == "value", None

@@ -66,7 +66,7 @@ ILLEGAL_LOGIT = -1e9
 
 
 class DivergedError(UserError):
-    """The loss or its gradient is infinite or NaN, or the loss rose far above its lowest value."""
+    """The loss, its gradient or a weight is not finite, or the loss rose far above its minimum."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,8 @@ class Run:
     average_weight: Tensor
     """Share of a step's new weights in the averaged weights, 0-dim."""
     step_hash: Tensor
-    """Hash of the step, which selects the rows whose columns are hidden, 0-dim int64."""
+    """Hash of the seed and the step, by which `hide_columns` chooses the rows whose ratings, clocks
+    or last moves are set to unknown; 0-dim int64."""
     graphs: Graphs | None = None
     """The captured steps; None to launch each kernel separately."""
     reference: Network | None = None
@@ -102,7 +103,7 @@ class Run:
 
 
 def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> Run:
-    """Make a run at step 0; WorldError if the processes cannot share the microbatches equally."""
+    """Make a run at step 0; raise WorldError if the processes cannot share its batches equally."""
     config = resolve_optimizer(config, preset.name)
     world = world or World()
     if config.microbatches % world.size:
@@ -279,11 +280,12 @@ def row_losses(
     legal_BA: Tensor,
     reference_BA: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Return each row's weighted `loss` and its unweighted terms, float32 `[B]`.
+    """Return each row's `loss`, and its terms before the settings' weights, float32 `[B]`.
 
-    The terms are `policy_loss`, `value_loss`, `moves_left_loss`, and `illegal`, minus the log of
-    the legal moves' total probability. `value_head` is the preset's, `rows` has the columns of
-    `model.training.targets`, and `reference_BA` are the reference network's logits.
+    The terms are `policy_loss`, `value_loss`, `illegal` (minus the log of the legal moves' total
+    probability), and `moves_left_loss` if the network has that head, each multiplied by its weight
+    in `rows`. These are the columns of `model.training.targets`; `reference_BA` are the reference
+    network's logits, which rows without a policy target learn from.
     """
     policy_B, illegal_B = _PolicyTerms.apply(  # type: ignore[no-untyped-call]
         prediction.logits, legal_BA, rows["policy_moves"], rows["policy_shares"]
@@ -310,7 +312,8 @@ def row_losses(
 def _value_loss(config: TrainConfig, value_head: str, wdl_B3: Tensor, target_B3: Tensor) -> Tensor:
     """Return the value loss `[B]` from log-probabilities of win, draw, loss and their targets.
 
-    `mse` and `huber` apply to the score, win - loss; `auto` is mse for a scalar value.
+    `mse` and `huber` compare scores, win - loss; `auto` is mse unless the value head is wdl, where
+    it is the cross-entropy.
     """
     if config.value_loss == "auto" and value_head == "wdl":
         return -(target_B3 * wdl_B3).sum(1)

@@ -66,7 +66,7 @@ def load_training_rows(
 ) -> dict[str, Tensor]:
     """Return a batch's network inputs and targets on the device.
 
-    Raises MissingColumnError, MoveIndexError, PlanesError, IllegalTargetError.
+    Raises MissingColumnError, MoveIndexError, PlanesError or IllegalTargetError.
     """
     require_columns(training_columns(preset), batch, f"the preset {preset.name!r}")
     visited_B, hidden = find_visited(config, batch), hidden_columns(preset)
@@ -230,7 +230,6 @@ def _resolve_value(config: TrainConfig, preset: Preset, batch: Batch) -> Columns
 def _interpolate(
     first_B3: NDArray[Any], second_B3: NDArray[Any], share_B: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return a mix of two distributions, with `share_B` of the second."""
     mixed_B3: NDArray[Any] = first_B3 + share_B[:, None] * (second_B3 - first_B3)
     return mixed_B3
 
@@ -244,7 +243,8 @@ def wdl_from_centipawns(evals_B: NDArray[np.integer]) -> NDArray[np.float64]:
     """Convert centipawns for the side to move to probabilities of win, draw, loss `[B, 3]`.
 
     The model is Stockfish's (github.com/official-stockfish/WDL_model): a win has probability
-    1 / (1 + exp((margin - cp) / slope)), a loss the same for -cp, and a draw the rest.
+    1 / (1 + exp((margin - cp) / slope)), a loss the same for -cp, and a draw the rest. Centipawns
+    are clipped to EVAL_LIMIT.
     """
     cp_B = evals_B.astype(np.float64).clip(-EVAL_LIMIT, EVAL_LIMIT)
     win_B = _sigmoid((cp_B - EVAL_MARGIN) / EVAL_SLOPE)
