@@ -56,7 +56,7 @@ from engine.evaluation.static_exchange import EXCHANGE_VALUES, MAX_EXCHANGE, see
 from engine.kernels import NO_REFCOUNT
 
 MOVE_FEATURES_VERSION = 1
-"""Version of the features and of their encoding in model/network/decoder.py. A network that was
+"""Version of the features and of their encoding in model/network/encoder.py. A network that was
 trained with another version cannot be loaded."""
 MOVE_FEATURES = (
     *("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next"),
