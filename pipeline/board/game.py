@@ -36,7 +36,7 @@ ENDINGS = {
 
 
 class GameError(UserError):
-    """The game cannot be read or contains an illegal move."""
+    """The game cannot be read or reviewed, or a move is illegal."""
 
 
 class GameSoFar(BaseModel):
@@ -130,7 +130,7 @@ def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
 
 
 def write_pgn(request: GameSoFar) -> str:
-    """Return a game as PGN, with the tags in SAVED_TAGS; quotes and backslashes are removed."""
+    """Return a game as PGN, with the tags in SAVED_TAGS, cut and without unsafe characters."""
     board = request.replay()
     game = chess.pgn.Game.from_board(board)
     for name in SAVED_TAGS:
@@ -145,7 +145,7 @@ def write_pgn(request: GameSoFar) -> str:
 
 
 class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
-    """Builds a game without its variations, and keeps its errors instead of logging them."""
+    """Builder of a game without variations, which keeps errors instead of logging them."""
 
     def begin_variation(self) -> Any:
         """Skip a variation: python-chess would copy the whole game for each."""
@@ -209,7 +209,7 @@ def read_rating(tags: Mapping[str, str], side: str) -> int | None:
 
 
 def read_time_control(game: chess.pgn.Game) -> str | None:
-    """Return the time control in the game's tags, such as 180+2; None if absent or another form."""
+    """Return the time control in the game's tags, such as 180+2; None if absent or malformed."""
     text = game.headers.get("TimeControl", "")
     with suppress(UserError):
         parse_time_control(text)

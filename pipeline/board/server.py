@@ -188,7 +188,7 @@ class _Stream(StreamingResponse):
 
 
 def _stream(steps: Generator[dict[str, Any]], slots: Semaphore, stop: Stop) -> Response:
-    """Stream a review or a download as one JSON object per line; errors of the first are raised.
+    """Stream a review or a download, one JSON object per line; raise errors of the first object.
 
     When the client leaves, `steps` is closed, and with it Stockfish and other processes.
     """

@@ -96,7 +96,7 @@ class FinetuneConfig:
     """Maximum number of times that a searched row is used on average, over all training runs that
     led to a network."""
     workers: Count = 0
-    """Number of processes that play or search; 0 for one per core, on a GPU as many as fit."""
+    """Processes that play or search; 0 for one per core, on a GPU as many as fit."""
     engine: str = "local"
     """Where games and searches run: local, ray, ray:HOST:PORT or ray://HOST:PORT."""
     games_share: Share = 0.0

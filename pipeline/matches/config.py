@@ -88,7 +88,7 @@ class ArenaConfig:
     sprt: SprtConfig = field(default_factory=SprtConfig)
     """Settings of the sequential test."""
     concurrency: Count = 0
-    """Number of concurrent games; 0 chooses one less than the number of cores with a time limit, or
-    else 8 per core with UCI engines and 64 without."""
+    """Number of concurrent games; 0 chooses 64, 8 per core with UCI engines, or all cores but one
+    with a time limit."""
     margin: NonNegative = 0.05
     """Seconds by which a move may exceed its time before the game is lost on time."""

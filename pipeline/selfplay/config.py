@@ -42,9 +42,9 @@ class ExploreConfig(SelfPlayConfig):
     """Settings of a generation, recorded in the manifest."""
 
     games: Positive = 1000
-    """Number of games to play, with source=games."""
+    """Games to play, with source=games."""
     count: Positive = 20_000
-    """Number of positions to search, with source=people or near."""
+    """Positions to search, with source=people or near."""
     source: SourceName = "games"
     """Positions to search: those of self-play games (games), of human games (people), or up to four
     random moves away from human games (near)."""
