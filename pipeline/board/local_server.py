@@ -85,10 +85,9 @@ async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> No
 
 @contextmanager
 def listen(port: int, hint: str, host: str = HOST) -> Iterator[socket.socket]:
-    """Yield a socket that listens on a port; raise UserError if the port cannot be bound.
+    """Yield a socket that listens on a port; raise UserError, which ends with `hint`, on failure.
 
-    `hint` tells the user how to choose another port. Use another `host` than HOST only in
-    containers; requests must still name one of LOCAL_NAMES.
+    Use another `host` than HOST only in containers. Requests must still name one of LOCAL_NAMES.
     """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

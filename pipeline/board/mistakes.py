@@ -48,7 +48,7 @@ class GameReview(NamedTuple):
 
 
 def review_game(checkpoint: Path, game: PlayerGame) -> GameReview:
-    """Return the player's mistakes in a game, and the number of moves by clock."""
+    """Return the player's mistakes in a game, and the number of moves with and without time."""
     evaluator, boards = _open_evaluator(checkpoint), _replay(game)
     white = list(game.white_scores) or _score_boards(boards, evaluator)
     for ply, board in enumerate(boards):

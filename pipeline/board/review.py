@@ -91,7 +91,6 @@ def review(
 
 
 def _make_header(game: chess.pgn.Game, request: ReviewRequest, people: People) -> Row:
-    """Return the header of a review: players, start, moves, ratings and the source of scores."""
     ratings = {
         side: getattr(request, side) or read_rating(game.headers, side)
         for side in ("white", "black")

@@ -133,7 +133,7 @@ def _count_hits(rows: pl.DataFrame, prefix: str = "") -> dict[str, float | None]
 
 
 def _estimate_mean(rows: pl.DataFrame, column: str, name: str) -> dict[str, float | None]:
-    """Return a column's mean without nulls, and its 95 % interval clustered by game, or Nones."""
+    """Return the mean of non-null values and the ends of its 95 % interval clustered by game."""
     names, known = (name, f"{name}_low", f"{name}_high"), rows.drop_nulls(column)
     if not len(known):
         return dict.fromkeys(names)

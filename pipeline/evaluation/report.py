@@ -165,7 +165,7 @@ def reports(
     positions on which these two differ.
 
     `against` are datasets whose train splits are searched for the measured positions, by default
-    `positions`. Without `players`, ratings and clocks are hidden from networks conditioned on them.
+    `positions` unless `split` is train. Without `players`, networks get no ratings and no clocks.
     `rating_rows` is the number of positions per rating band to evaluate under each rating. With
     `simulations`, every counted position is searched, to compare the corrected policy with the
     policy alone.

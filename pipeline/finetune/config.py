@@ -44,9 +44,9 @@ def default_training() -> TrainConfig:
 class GateConfig:
     """Settings of the matches, and conditions for promotion.
 
-    A candidate must pass an SPRT against the best network, score at least half the points against
-    the supervised checkpoint, and still predict human moves. With the default settings, a network
-    20 Elo worse than the best passes the SPRT with a probability below 5 % (test_gate.py).
+    A candidate must pass an SPRT against the best network, not lose to the supervised checkpoint,
+    and still predict human moves. With the default settings, a network 20 Elo worse than the best
+    passes the SPRT with a probability below 5 % (tests/pipeline/finetune/test_gate.py).
     """
 
     games: EvenCount = 400

@@ -64,9 +64,8 @@ def finetune(
     are datasets or training sets: their positions are searched, mixed into training and used to
     measure the accuracy on human moves. Without them, the gate does not limit the loss of accuracy.
 
-    Raises ConfigError for invalid settings, FinetuneError if `out` is damaged, in use or belongs to
-    another loop, Stopped if `stop` returns True or the minutes end before the verdict on the first
-    candidate, and the errors of the stages.
+    Raises ConfigError, FinetuneError if `out` is damaged, in use or of another loop, Stopped if
+    `stop` returns True or the minutes end before the first verdict, and the errors of the stages.
     """
     check_settings(config, human)
     folder = JobFolder(out, FINETUNING_KIND, FinetuneError, reads=[checkpoint, *human])
@@ -79,7 +78,7 @@ def finetune(
 
 
 def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
-    """Raise ConfigError if the settings contradict each other, or need data or packages."""
+    """Raise ConfigError for contradictory settings, and for missing data, packages or engines."""
     if not config.explore.plays_games:
         raise ConfigError(
             "explore.source cannot be set for a loop: use --games-share and --near-share instead"

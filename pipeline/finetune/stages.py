@@ -233,10 +233,7 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 
 
 def _make_side(checkpoint: Path, context: StageContext, progress: Progress) -> SideConfig:
-    """Return the settings of a checkpoint as a player.
-
-    With the device onnx, the checkpoint is exported if necessary, and its export plays.
-    """
+    """Return a checkpoint as a player; with the device onnx, its export, made if necessary."""
     who = str(checkpoint)
     if context.config.explore.device == ONNX_DEVICE:
         export_once(checkpoint, context.human, progress)

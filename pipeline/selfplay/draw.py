@@ -179,7 +179,7 @@ def _draw_candidates(
     progress: Progress,
     stop: Stop,
 ) -> NDArray[Any]:
-    """Draw up to `config.count` candidates, few of each game, whose positions are correlated."""
+    """Draw up to `config.count` candidates, from many games, since one game's are correlated."""
     games = 0.0
     for dataset in members:
         positions = dataset.manifest["positions"]

@@ -205,7 +205,7 @@ class GpuMeter:
         self.sampled_at = 0.0
 
     def read(self) -> dict[str, float]:
-        """Sample the GPU if GPU_SAMPLE_SECONDS have passed; return the mean so far, or {}."""
+        """Sample the GPU every few seconds; return the mean so far as `gpu_busy`, or {}."""
         if time.monotonic() - self.sampled_at >= GPU_SAMPLE_SECONDS:
             self.sampled_at = time.monotonic()
             self.samples += self._sample()
@@ -341,7 +341,6 @@ def _run_processes(
 
 
 def _make_error(status: str, failure: Failure | None) -> Exception:
-    """Return the exception for a worker process that failed or died."""
     remedy = "finished work is kept, run the same command to continue"
     if status == "lost" or failure is None:
         return ExploreError(
