@@ -130,7 +130,7 @@ def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
 
 
 def write_pgn(request: GameSoFar) -> str:
-    """Return a game as PGN, with the tags in SAVED_TAGS, cut and without unsafe characters."""
+    """Return a game as PGN, with its SAVED_TAGS, cut and without quotes or control characters."""
     board = request.replay()
     game = chess.pgn.Game.from_board(board)
     for name in SAVED_TAGS:

@@ -1,7 +1,7 @@
 """Review many games of one player: mistakes by kind and phase, openings, and time trouble.
 
-Games are reviewed independently, if there are many in one process per core, so the number of
-processes does not change the result. mistakes.py reviews a game; this module summarizes the games.
+Each game is reviewed by itself, so processes can share the work without changing the result.
+mistakes.py reviews a game; this module reads the games and summarizes their reviews.
 """
 
 import io

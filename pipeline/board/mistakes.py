@@ -48,7 +48,7 @@ class GameReview(NamedTuple):
 
 
 def review_game(checkpoint: Path, game: PlayerGame) -> GameReview:
-    """Return the player's mistakes in a game, and the number of moves with and without time."""
+    """Return the player's mistakes in a game, and counts of moves with and without time trouble."""
     evaluator, boards = _open_evaluator(checkpoint), _replay(game)
     white = list(game.white_scores) or _score_boards(boards, evaluator)
     for ply, board in enumerate(boards):
@@ -255,7 +255,7 @@ def _is_piece(board: chess.Board, move: chess.Move, piece: chess.PieceType) -> b
 
 
 def _is_recapture(board: chess.Board, move: chess.Move) -> bool:
-    """Return whether a move takes the piece that made a capture in the move before."""
+    """Return whether a move takes the piece that has just captured."""
     if not board.move_stack or board.peek().to_square != move.to_square:
         return False
     before = board.copy(stack=1)
@@ -291,7 +291,7 @@ def advances_passed_pawn(board: chess.Board, move: chess.Move) -> bool:
 
 
 def opens_king(board: chess.Board, move: chess.Move) -> bool:
-    """Return whether a pawn moves from the two ranks before the mover's king, if on a wing."""
+    """Return whether a pawn moves that stood one or two ranks before the mover's king on a wing."""
     king = board.king(board.turn)
     if king is None or not _is_piece(board, move, chess.PAWN) or 3 <= chess.square_file(king) <= 4:
         return False

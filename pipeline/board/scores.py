@@ -80,7 +80,7 @@ def score_in_game(node: chess.pgn.GameNode) -> float:
 def score_by_stockfish(
     engine: chess.engine.SimpleEngine, board: chess.Board
 ) -> tuple[float, chess.Move | None]:
-    """Return a position's score by Stockfish, and its best move if there is one."""
+    """Return White's score of a position by Stockfish, and its best move if there is one."""
     info = engine.analyse(board, chess.engine.Limit(nodes=STOCKFISH_NODES))
     return _score_evaluation(info["score"]), info.get("pv", [None])[0]
 
@@ -158,7 +158,7 @@ def promote_to_queen(move: chess.Move) -> chess.Move:
 
 
 def measure_move_losses(policy: Mapping[chess.Move, float], analysis: Play) -> MoveLosses:
-    """Return the loss of each move by a search; that of a promotion is its best piece's loss."""
+    """Return each move's loss by a search; a promotion has the loss of its best piece."""
     best = score_value(analysis.moves[0].value)
     losses = dict.fromkeys(policy, math.nan)
     for found in analysis.moves:

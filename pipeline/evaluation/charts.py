@@ -33,7 +33,7 @@ CURVE_METRICS = ("positions", *(name for panel in TRAINING_PANELS for name in pa
 """Entries of a training log that the curves need."""
 
 CHART_WIDTHS = {True: 4.4, False: 4.0}
-"""Width of a chart in inches: on the page (True), where it is scaled to fit, and in a file."""
+"""Width of a chart in inches: on the page (True), where it is scaled to fit, and elsewhere."""
 LEGEND_STYLE: dict[str, Any] = {"fontsize": 9, "frameon": False, "labelcolor": INK}
 NBSP = "\N{NO-BREAK SPACE}"
 PLAYED_COLOR, NETWORK_COLOR, REFERENCE_COLOR = "#15781b", "#003088", "#c2600f"

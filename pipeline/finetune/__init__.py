@@ -1,1 +1,1 @@
-"""Fine-tune a checkpoint in generations: search positions, train a candidate, gate, measure."""
+"""Fine-tune a checkpoint in generations of search, training, matches and measurement."""

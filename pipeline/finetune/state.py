@@ -193,7 +193,7 @@ class State(Schema):
         return self.generations[number].stages.get(stage, {}) if self.generations else {}
 
     def open_generation(self, limit: int | None) -> Generation | None:
-        """Return the unfinished generation, or append a new one; None after `limit` of them."""
+        """Return the unfinished generation, or append a new one; None if `limit` is reached."""
         number = len(self.decided)
         if limit is not None and number > limit:
             return None
@@ -202,7 +202,7 @@ class State(Schema):
         return self.generations[number]
 
     def make_lineage(self) -> dict[str, Any]:
-        """Return the best generation's number, promoted predecessors and matches with controls."""
+        """Return the best generation's number and control matches, and all promoted numbers."""
         arena, strength = self.figures(self.best, "arena"), dict[str, Any]()
         for name in ("seed", "control"):
             match = arena.get(name)

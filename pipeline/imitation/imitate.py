@@ -8,7 +8,7 @@ The steps:
 
 The files:
 
-    OUT/                           the checkpoint: trained on all games, or the base without a gain
+    OUT/                           the checkpoint, trained on all games, or the base if no better
     OUT/imitation/positions        the person's moves; a tenth of the games is the validation split
     OUT/imitation/training_set     the same without the newest games
     OUT/imitation/held_out         the measured checkpoint, which has not seen the newest games

@@ -51,7 +51,7 @@ def read_rows(dataset: Dataset, split: str, columns: Sequence[str]) -> Batch:
 
 
 def measure_policy(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":
-    """Return a table of positions with a network's rank and nll of the move, and first choice."""
+    """Return a table with the rank and nll of each move played, and the network's first choice."""
     import polars as pl
 
     from model.metrics import output_metrics

@@ -179,7 +179,7 @@ def _draw_candidates(
     progress: Progress,
     stop: Stop,
 ) -> NDArray[Any]:
-    """Draw up to `config.count` candidates, from many games, since one game's are correlated."""
+    """Draw up to `config.count` candidates, as few per game as possible, to limit correlation."""
     games = 0.0
     for dataset in members:
         positions = dataset.manifest["positions"]
@@ -316,9 +316,9 @@ def play_random_moves(
 ) -> None:
     """Play up to MAX_RANDOM_MOVES random legal moves in each row, in place.
 
-    Each row has a random number of moves, at least one, but a move that would end the game is taken
-    back and is the last. The rows then belong to no game: they have no label, evaluation or result,
-    and `plies` is 0. Raises Stopped.
+    Each row gets at least one move, unless that would end the game: such a move is taken back, and
+    is the last. The rows then belong to no game: they have no label, evaluation or result, and
+    `plies` is 0. Raises Stopped.
     """
     rng, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
     for first in range(0, count, RANDOM_MOVE_BLOCK):

@@ -236,7 +236,7 @@ def open_run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
 def open_validation(
     positions: Sequence[Path | Dataset], config: "TrainConfig", columns: Sequence[str]
 ) -> Callable[[], Iterator[Batch]] | None:
-    """Return a function that yields batches of shuffled validation rows, or None without any.
+    """Return a function that yields batches of shuffled validation rows; None if there are none.
 
     Skips datasets without a validation split, datasets of engine moves (unless the run trains on
     engine moves), and rows without a known move.
