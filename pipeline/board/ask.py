@@ -52,13 +52,13 @@ class People:
 
 
 PLAYERS = People()
-"""Players in general, as of the embedded network."""
+"""Players in general, whose moves the embedded network predicts."""
 
 
 def answer(request: PlayRequest, player: Player, people: People = PLAYERS) -> dict[str, Any]:
     """Return the network's move, a sentence about it, and the seconds to think about it.
 
-    Raises GameOverError.
+    Raises FenError, GameError and GameOverError.
     """
     board = request.board()
     move, probability = _choose_move(request, player, board)
@@ -86,7 +86,7 @@ def estimate_score(board: chess.Board, player: Player) -> float:
 
 
 def consider_draw(request: GameSoFar, player: Player) -> dict[str, Any]:
-    """Return whether the network accepts a draw that the side to move offers, and why not."""
+    """Return whether the network accepts a draw offered by the side to move, and if not, why."""
     board = request.board()
     score = estimate_score(board, player)
     network_score = 1 - score if board.turn else score
@@ -124,7 +124,7 @@ def reads_speed(player: Player) -> bool:
 
 
 def name_speed(time_control: str) -> str:
-    """Return the speed class of a time control; Lichess rates each class separately."""
+    """Return Lichess's speed class of a time control; rapid if there is none."""
     base, increment = parse_time_control(time_control or UNTIMED_SPEED)
     return TIME_CLASSES[classify_speeds(np.array([base]), np.array([increment]))[0]]
 
@@ -148,7 +148,7 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     """Return the likeliest moves by rating, the best lines of a search, and the input planes.
 
     Scores are expected scores for the side to move. Networks without ratings have flat curves.
-    Raises GameOverError.
+    Raises FenError, GameError and GameOverError.
     """
     board = request.board()
     moves, policies_RA = _read_policies(request, player, board)
@@ -178,7 +178,7 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
 def _read_policies(
     request: GameSoFar, player: Player, board: chess.Board
 ) -> tuple[list[chess.Move], NDArray[np.float64]]:
-    """Return the legal moves and their probabilities float64[R, A]."""
+    """Return the legal moves, and their probabilities at ASKED_RATINGS, float64[R, A]."""
     if reads_ratings(player):
         time_control = _given_time_control(request, player)
         return player.policies(board, ASKED_RATINGS, time_control=time_control)
@@ -237,7 +237,7 @@ RESERVE_SECONDS = 0.5
 
 
 def think_time_key(initial: float, move: int, left: float) -> tuple[int, int, int]:
-    """Return the key of THINK_TIMES: starting time, move number, seconds left on the clock."""
+    """Return the key of THINK_TIMES for a starting time, a move number and the seconds left."""
     speed, moves = int(initial >= MIN_BLITZ_SECONDS), int(np.digitize(move, MOVE_BOUNDS))
     return speed, moves, int(np.digitize(left / initial, LEFT_BOUNDS))
 

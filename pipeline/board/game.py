@@ -24,7 +24,7 @@ SAVED_TAGS = (
 )
 """Tags that a saved game may have, besides its result."""
 Over = Literal["", "w resigns", "b resigns", "w time", "b time", "agreed"]
-"""How players ended a game: the side that resigned or ran out of time, or a draw by agreement."""
+"""Ways to end a game: a side resigns or runs out of time, or the players agree to a draw."""
 ENDINGS = {
     chess.Termination.CHECKMATE: "by checkmate",
     chess.Termination.STALEMATE: "by stalemate",
@@ -36,7 +36,7 @@ ENDINGS = {
 
 
 class GameError(UserError):
-    """The game cannot be read or contains an illegal move."""
+    """The game cannot be read or reviewed, or a move is illegal."""
 
 
 class GameSoFar(BaseModel):
@@ -47,11 +47,11 @@ class GameSoFar(BaseModel):
     start: Annotated[str, Field(max_length=100)] = ""
     """FEN of the first position; "" for the standard one."""
     moves: Annotated[list[Annotated[str, Field(max_length=10)]], Field(max_length=MAX_PLIES)] = []
-    """Moves from there, in UCI or SAN."""
+    """Moves from the first position, in UCI or SAN."""
     at: Annotated[int, Field(ge=0)] | None = None
     """Number of moves before the position; None for all."""
     network: str = ""
-    """Network to compute with."""
+    """Name of the network to use."""
     time_control: Annotated[str, Field(max_length=20)] = ""
     """Base and increment of the game in seconds, such as 180+2; "" without a clock."""
     over: Over = ""
@@ -84,7 +84,7 @@ def _parse_move(board: chess.Board, word: str) -> chess.Move:
 
 
 def describe_position(game: GameSoFar) -> dict[str, Any]:
-    """Describe a position for the page: pieces, legal moves, moves so far, result."""
+    """Describe a position for the page: pieces, legal moves, all moves of the game, its end."""
     whole, board = game.replay(), game.board()
     at_end = len(board.move_stack) == len(whole.move_stack)
     ending, king = describe_end(board, game.over if at_end else "")[1], board.king(board.turn)
@@ -130,7 +130,7 @@ def describe_end(board: chess.Board, over: Over = "") -> tuple[str, str]:
 
 
 def write_pgn(request: GameSoFar) -> str:
-    """Return a game as PGN, with the tags in SAVED_TAGS; quotes and backslashes are removed."""
+    """Return a game as PGN, with its SAVED_TAGS, cut and without quotes or control characters."""
     board = request.replay()
     game = chess.pgn.Game.from_board(board)
     for name in SAVED_TAGS:
@@ -145,7 +145,7 @@ def write_pgn(request: GameSoFar) -> str:
 
 
 class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
-    """Builds a game without its variations, and keeps its errors instead of logging them."""
+    """Builder of a game without variations, which keeps errors instead of logging them."""
 
     def begin_variation(self) -> Any:
         """Skip a variation: python-chess would copy the whole game for each."""
@@ -155,7 +155,6 @@ class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
         """Do nothing, since the variation was skipped."""
 
     def handle_error(self, error: Exception) -> None:
-        """Record an error."""
         self.game.errors.append(error)
 
 
@@ -209,7 +208,7 @@ def read_rating(tags: Mapping[str, str], side: str) -> int | None:
 
 
 def read_time_control(game: chess.pgn.Game) -> str | None:
-    """Return the time control in the game's tags, such as 180+2; None if absent or another form."""
+    """Return the time control in the game's tags, such as 180+2; None if absent or malformed."""
     text = game.headers.get("TimeControl", "")
     with suppress(UserError):
         parse_time_control(text)

@@ -1,7 +1,7 @@
 """Review many games of one player: mistakes by kind and phase, openings, and time trouble.
 
-Games are reviewed independently, in one process per core, so the number of processes does not
-change the result. mistakes.py reviews a game; this module reads the games and counts.
+Each game is reviewed by itself, so processes can share the work without changing the result.
+mistakes.py reviews a game; this module reads the games and summarizes their reviews.
 """
 
 import io
@@ -66,7 +66,7 @@ def review_games(
 ) -> Generator[Row, None, None]:
     """Yield the header, then after each game the number done, and after some the summary so far.
 
-    Raises GameError if no game can be read, and the errors of opening a checkpoint.
+    Raises GameError if there is no game of the player, and UserError if a review fails.
     """
     games, notes = _read_games(request.pgn)
     name = request.name or _find_most_frequent_player(games)
@@ -197,7 +197,7 @@ def _group_openings(games: Sequence[PlayerGame]) -> list[Row]:
     """Return the openings with enough games, those that chance explains least first.
 
     `error` is half the 95 % interval of the mean score of a player who scores as the ratings
-    predict. Draws narrow the interval, and are not counted on.
+    predict. Draws would narrow the interval, but are ignored.
     """
     groups: dict[tuple[str, str], list[tuple[PlayerGame, float, float]]] = defaultdict(list)
     for game in games:

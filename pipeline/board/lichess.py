@@ -38,7 +38,7 @@ class LichessRequest(BaseModel):
 def download(request: LichessRequest, server: str = LICHESS_URL) -> Generator[dict[str, Any]]:
     """Yield parts of the PGN, and the seconds still to wait before the next request.
 
-    Raises FetchError, with the way to export the games by hand, if Lichess cannot be reached.
+    Raises FetchError for an unknown user or, with the way to export by hand, a failed download.
     """
     by_hand = EXPORT_HINT.format(name=request.name)
     with urllib3.PoolManager(retries=False) as pool:

@@ -20,7 +20,7 @@ LOCAL_NAMES = (HOST, "localhost")
 OWN_PAGES = ("same-origin", "none")
 """Values of `Sec-Fetch-Site` of the server's own pages and of typed addresses."""
 NO_FRAMES = {"X-Frame-Options": "SAMEORIGIN"}
-"""Keeps other sites from framing a page, in browsers without `Sec-Fetch-Site`."""
+"""Header that keeps other sites from framing a page, in browsers without `Sec-Fetch-Site`."""
 POLICY_VIOLATION = 1008
 """RFC 6455's code for closing a websocket; before the handshake it becomes status 403."""
 
@@ -85,7 +85,7 @@ async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> No
 
 @contextmanager
 def listen(port: int, hint: str, host: str = HOST) -> Iterator[socket.socket]:
-    """Bind a port. Raises UserError; `hint` tells the user how to choose another port.
+    """Yield a socket that listens on a port; raise UserError, which ends with `hint`, on failure.
 
     Use another `host` than HOST only in containers. Requests must still name one of LOCAL_NAMES.
     """

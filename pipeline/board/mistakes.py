@@ -48,7 +48,7 @@ class GameReview(NamedTuple):
 
 
 def review_game(checkpoint: Path, game: PlayerGame) -> GameReview:
-    """Return the player's mistakes in a game, and the number of moves by clock."""
+    """Return the player's mistakes in a game, and counts of moves with and without time trouble."""
     evaluator, boards = _open_evaluator(checkpoint), _replay(game)
     white = list(game.white_scores) or _score_boards(boards, evaluator)
     for ply, board in enumerate(boards):
@@ -125,7 +125,7 @@ def _search(boards: Sequence[chess.Board], evaluator: Evaluator) -> list[Play | 
 
 
 def _find_time_trouble(game: PlayerGame, boards: Sequence[chess.Board]) -> dict[int, bool]:
-    """Return whether less than LOW_TIME_SHARE of the starting time was left before a move.
+    """Return whether less than LOW_TIME_SHARE of the starting time was left before each move.
 
     The keys are the half-moves played before the move; moves with an unknown clock are left out.
     """
@@ -227,9 +227,9 @@ def _read_features(board: chess.Board, move: chess.Move | None) -> dict[str, int
 
 
 def measure_line(board: chess.Board, line: Sequence[chess.Move]) -> int:
-    """Return the material that the side to move gains in a line.
+    """Return the material that the side to move on `board` gains in a line.
 
-    At its end, the side to move makes the capture that gains most by exchanges on one square.
+    At its end, the side then to move makes the capture that gains most by exchanges on one square.
     """
     end = board.copy(stack=False)
     for move in line:
@@ -291,7 +291,7 @@ def advances_passed_pawn(board: chess.Board, move: chess.Move) -> bool:
 
 
 def opens_king(board: chess.Board, move: chess.Move) -> bool:
-    """Return whether a pawn leaves the two ranks before the mover's king, which is on a wing."""
+    """Return whether a pawn moves that stood one or two ranks before the mover's king on a wing."""
     king = board.king(board.turn)
     if king is None or not _is_piece(board, move, chess.PAWN) or 3 <= chess.square_file(king) <= 4:
         return False

@@ -119,7 +119,7 @@ def _describe(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _describe_accuracy(folder: Path, card: Mapping[str, Any]) -> str:
-    """Return the share of moves that a network finds: in its newest report, else in validation."""
+    """Describe the share of moves found in the newest report, or in validation; "" if unknown."""
     name, is_own = folder.resolve().name, folder.resolve().parent == CHECKPOINTS.resolve()
     found = (REPORTS / name).rglob("report.json") if is_own else ()
     reports = [path for path in found if path.is_file()]

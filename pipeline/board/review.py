@@ -27,7 +27,7 @@ from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
 MAX_MOMENTS, MIN_SURPRISE = 6, 0.05
-"""Maximum number of moments, and their minimum difference between loss and expected loss."""
+"""Maximum number of highlighted moves, and their minimum difference from the expected loss."""
 MAX_LINE_PLIES = 8
 """Maximum number of half-moves shown of a line."""
 SOURCES = {
@@ -91,7 +91,6 @@ def review(
 
 
 def _make_header(game: chess.pgn.Game, request: ReviewRequest, people: People) -> Row:
-    """Return the header of a review: players, start, moves, ratings and the source of scores."""
     ratings = {
         side: getattr(request, side) or read_rating(game.headers, side)
         for side in ("white", "black")
@@ -139,7 +138,7 @@ def _score_position(
     engine: chess.engine.SimpleEngine | None,
     source: str,
 ) -> tuple[float, chess.Move | None]:
-    """Return a position's score (White's) and its best move; None if the game is over."""
+    """Return White's score of a position and the best move, which is None without legal moves."""
     best, final = None if analysis is None else analysis.moves[0].move, scores.score_if_over(board)
     if final is not None or analysis is None:
         return (0.5 if final is None else final), best

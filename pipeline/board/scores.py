@@ -72,7 +72,7 @@ def has_scores(game: chess.pgn.Game) -> bool:
 
 
 def score_in_game(node: chess.pgn.GameNode) -> float:
-    """Return the score in the comment on a move, or of START_EVAL before the first move."""
+    """Return the score in a move's comment, or that of START_EVAL if there is no evaluation."""
     found = _read_eval(node)
     return score_centipawns(START_EVAL) if found is None else _score_evaluation(found)
 
@@ -80,18 +80,18 @@ def score_in_game(node: chess.pgn.GameNode) -> float:
 def score_by_stockfish(
     engine: chess.engine.SimpleEngine, board: chess.Board
 ) -> tuple[float, chess.Move | None]:
-    """Return a position's score and Stockfish's best move."""
+    """Return White's score of a position by Stockfish, and its best move if there is one."""
     info = engine.analyse(board, chess.engine.Limit(nodes=STOCKFISH_NODES))
     return _score_evaluation(info["score"]), info.get("pv", [None])[0]
 
 
 def score_value(value: float) -> float:
-    """Return the expected score of a search's value (-1 to 1), bounded like evaluations."""
+    """Return the expected score for a search's value (-1 to 1), bounded like evaluations."""
     return clip_score((1 + value) / 2)
 
 
 def score_for_white(board: chess.Board, play: Play) -> float:
-    """Return a position's score by a search; 1 or 0 for a proven mate or by the rules."""
+    """Return White's score by a search, or the result if the game is over or a mate is proven."""
     if (final := score_if_over(board)) is not None:
         return final
     first = play.moves[0]
@@ -136,8 +136,8 @@ LOSS_ERROR_SCALE = 0.02
 """Logistic scale of the error in a search's loss; a loss equal to BLUNDER counts as half a
 blunder."""
 RISK_WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
-"""Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded
-network, 64 simulations)."""
+"""Weights of a logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games
+(embedded network, 64 simulations)."""
 BEND_RATING = 1500
 """Rating above which the risk of a blunder falls faster."""
 
@@ -158,7 +158,7 @@ def promote_to_queen(move: chess.Move) -> chess.Move:
 
 
 def measure_move_losses(policy: Mapping[chess.Move, float], analysis: Play) -> MoveLosses:
-    """Return what each move of a policy loses by a search; a promotion, with the best piece."""
+    """Return each move's loss by a search; a promotion has the loss of its best piece."""
     best = score_value(analysis.moves[0].value)
     losses = dict.fromkeys(policy, math.nan)
     for found in analysis.moves:
@@ -170,7 +170,7 @@ def measure_move_losses(policy: Mapping[chess.Move, float], analysis: Play) -> M
 
 
 def average_loss(moves: MoveLosses) -> float:
-    """Return the mean loss of the policy's moves, over the moves that the search visited."""
+    """Return the mean loss, weighted by the policy, of the moves that the search visited, or 0."""
     seen = ~np.isnan(moves.loss)
     weight = moves.policy[seen].sum()
     return float(moves.policy[seen] @ moves.loss[seen] / weight) if weight else 0.0

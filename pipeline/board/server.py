@@ -1,7 +1,7 @@
-"""The board's web server. Each request holds the whole game, so the server keeps no state.
+"""The board's web server. Each request holds the whole game, so the server stores no games.
 
-Requests that compute something are JSON by POST. Answers are JSON, and errors `{"error": text}`.
-Reviews and downloads are streamed, one JSON object per line.
+Requests that compute something are sent as JSON by POST. They are answered in JSON, and an error is
+`{"error": text}`. Reviews and downloads are streamed, one JSON object per line.
 """
 
 import json
@@ -183,13 +183,12 @@ class _Stream(StreamingResponse):
     """A streaming response that closes its content as soon as the client leaves."""
 
     async def stream_response(self, send: Send) -> None:
-        """Send the content."""
         async with aclosing(self.body_iterator):  # type: ignore[type-var]
             await super().stream_response(send)
 
 
 def _stream(steps: Generator[dict[str, Any]], slots: Semaphore, stop: Stop) -> Response:
-    """Stream a review or a download as one JSON object per line; errors of the first are raised.
+    """Stream a review or a download, one JSON object per line; raise errors of the first object.
 
     When the client leaves, `steps` is closed, and with it Stockfish and other processes.
     """
@@ -229,7 +228,6 @@ def _line(part: dict[str, Any]) -> str:
 
 
 def _refuse(_: Request, error: Exception) -> Response:
-    """Answer with an error's text."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
     return JSONResponse({"error": str(error)}, 400)

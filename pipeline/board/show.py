@@ -1,4 +1,4 @@
-"""The planes of a position as text, as a picture and for the page, and its legal moves in UCI.
+"""Show the planes of a position as text, as a picture or on the page, and list its legal moves.
 
 Axes: P planes.
 """
@@ -87,7 +87,7 @@ def list_moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
 
 
 def _format_grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[str]:
-    """Return lines with titled 8 x 8 pictures side by side, `across` in a row."""
+    """Return lines of text with titled 8 x 8 pictures side by side, `across` in a row."""
     lines: list[str] = []
     for start in range(0, len(cells), across):
         row = cells[start : start + across]
@@ -102,8 +102,8 @@ def _format_grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) ->
 def format_position(fen: str, view: str = "marro77") -> str:
     """Return a position, its planes that are not empty, and its legal moves as text.
 
-    Raises FenError and UnknownViewError. Row 0 of each plane is on top: in `marro77` the mover's
-    eighth rank.
+    Row 0 of each plane is on top: in `marro77` the mover's eighth rank. Raises FenError,
+    UnknownViewError and ShowError.
     """
     shown, board, planes_BP = _prepare_view(fen, view)
     named = list(zip(list_titles(shown), unpack(planes_BP)[0], strict=True))
@@ -120,7 +120,7 @@ def format_position(fen: str, view: str = "marro77") -> str:
 
 
 def draw_picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
-    """Draw the planes, eleven in a row, into the file `out`; its suffix is the format."""
+    """Draw the planes into the file `out`, whose suffix is the format; raise ShowError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

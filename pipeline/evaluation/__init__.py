@@ -1,1 +1,1 @@
-"""Measure a checkpoint on unseen games, and write the report."""
+"""Measure checkpoints on the moves of games, and write reports."""

@@ -55,7 +55,7 @@ def collect_moves(
     progress: Progress,
     stop: Stop,
 ) -> PlayedMoves:
-    """Search `rows` random positions of a split; return those with a known rating and move.
+    """Search up to `rows` random positions; return those with a known rating and move.
 
     Raises ConfigError if there are none, and Stopped.
     """
@@ -143,7 +143,7 @@ def calibrate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fit a checkpoint's corrections on a held-out split, and store them in its card.
+    """Fit a checkpoint's corrections on a split of a dataset, and store them in its card.
 
     Returns the stored entry, the number of positions, and the cross-entropy on them with and
     without the search, in nats. Raises CheckpointError, DatasetError, ConfigError and Stopped;

@@ -33,8 +33,7 @@ CURVE_METRICS = ("positions", *(name for panel in TRAINING_PANELS for name in pa
 """Entries of a training log that the curves need."""
 
 CHART_WIDTHS = {True: 4.4, False: 4.0}
-"""Width of a chart in inches, by whether it is on the page. There it is narrower, so that its text
-is large enough on a phone."""
+"""Width of a chart in inches: on the page (True), where it is scaled to fit, and elsewhere."""
 LEGEND_STYLE: dict[str, Any] = {"fontsize": 9, "frameon": False, "labelcolor": INK}
 NBSP = "\N{NO-BREAK SPACE}"
 PLAYED_COLOR, NETWORK_COLOR, REFERENCE_COLOR = "#15781b", "#003088", "#c2600f"
@@ -50,9 +49,10 @@ def draw_bars(
     """Draw a bar of top-1 with its interval for each band and network; return the SVG.
 
     `groups` has the rows of each network by name, of the same bands (`figures.summarize_group`).
-    Bands with too few games for an interval are skipped, unless there are no others. The axis
-    covers the values, not 0 to 100 %. With `average`, the top-1 of all positions, bars whose
-    interval includes it are gray. Without `on_page`, the chart has fixed colors and a fixed size.
+    Bands with too few games for an interval are skipped, unless there are no others. Diamonds mark
+    the hand-written player's top-1. The axis covers the values, not 0 to 100 %. With `average`, the
+    top-1 of all positions, bars without an interval, or whose interval includes it, are gray.
+    Without `on_page`, the chart has fixed colors and a fixed size.
     """
     groups = {
         name: [row for row in rows if row["top1_low"] is not None] or rows
@@ -91,7 +91,6 @@ def draw_bars(
 
 
 def _add_legend(figure: "Figure", names: Iterable[str]) -> None:
-    """Add a legend above a chart: the color of each network or run."""
     from matplotlib.patches import Patch
 
     patches = [
@@ -264,7 +263,7 @@ def format_san(board: chess.Board, move: chess.Move) -> str:
 
 
 def draw_position(row: Row, size: int = 260) -> str:
-    """Draw a board with arrows, from the side to move; return the SVG, `size` pixels wide.
+    """Draw a board with arrows, seen by the side to move; return the SVG, `size` pixels wide.
 
     The move played has a green arrow. If a network's first choice is another move, it has an arrow
     too: blue for the network, orange for the reference. `row` is from `measure.describe_position`.

@@ -42,7 +42,7 @@ BAND_SLICES = {
 }
 """Column, boundaries between bands, and unit of each slice by a number."""
 IN_TRAIN_NAMES = ("not in train", "in train too")
-"""Names of two groups of positions: those that the train split does not have, and has."""
+"""Names of two groups: positions that are not in the train split, and positions that are."""
 RELIABILITY_BINS = 10
 """Number of bins of a reliability diagram."""
 SEEN_GAMES = {
@@ -56,7 +56,7 @@ SEEN_IN_TRAINING = {
     "unknown": "may have been trained on some of these games",
     "no, another dump": "was trained on games of other dumps",
 }
-"""What a network did, by the report's `seen_in_training`."""
+"""Phrases about a network's training, by the report's `seen_in_training`."""
 MIN_INTERVAL_GAMES = 10
 """Minimum number of games for an interval: fewer do not show how much games differ."""
 NORMAL_95 = NormalDist().inv_cdf(0.975)
@@ -77,8 +77,8 @@ def add_strata(table: pl.DataFrame) -> pl.DataFrame:
 def summarize_slices(table: pl.DataFrame) -> dict[str, Rows]:
     """Return the figures by rating, time control, phase, ply, clock, piece and kind of move.
 
-    `table` has the columns of `add_strata`. If it also has the column `in_train`, the figures by
-    whether the train split has the position are added.
+    `table` has the columns of `add_strata`. If it also has the column `in_train`, the figures of
+    positions in and outside the train split are added.
     """
     found = {
         "rating": _slice_by_number(table, "band", name_bands(REPORT_RATING_EDGES)),
@@ -118,8 +118,8 @@ def summarize_group(name: str, rows: pl.DataFrame) -> dict[str, Any]:
         "positions": len(rows),
         "games": rows["game"].n_unique(),
         **_count_hits(rows),
-        **_mean_by_game(rows, "nll", "cross_entropy"),
-        **_mean_by_game(rows, "brier", "value_brier"),
+        **_estimate_mean(rows, "nll", "cross_entropy"),
+        **_estimate_mean(rows, "brier", "value_brier"),
         "hand_written_top1": float((rows["hand_written_rank"] == 1).to_numpy().mean()),
     }
 
@@ -132,8 +132,8 @@ def _count_hits(rows: pl.DataFrame, prefix: str = "") -> dict[str, float | None]
     return {**shares, "top1_low": low, "top1_high": high}
 
 
-def _mean_by_game(rows: pl.DataFrame, column: str, name: str) -> dict[str, float | None]:
-    """Return the mean of a column, without its nulls, and the ends of its interval."""
+def _estimate_mean(rows: pl.DataFrame, column: str, name: str) -> dict[str, float | None]:
+    """Return the mean of non-null values and the ends of its 95 % interval clustered by game."""
     names, known = (name, f"{name}_low", f"{name}_high"), rows.drop_nulls(column)
     if not len(known):
         return dict.fromkeys(names)
@@ -255,7 +255,7 @@ def measure_value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
 
     The constant is the mean score of these rows, which no other constant beats. The ratings predict
     a score by Elo's formula (Elo 1978), 1 / (1 + 10^(-difference / 400)), or the constant if one of
-    them is unknown.
+    them is unknown. Both Brier scores are None if no row has a score.
     """
     table = table.drop_nulls("score")
     if not len(table):

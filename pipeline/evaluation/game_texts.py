@@ -66,7 +66,7 @@ def read_dump(source: str, sample: Sample = WHOLE_INPUT) -> Iterator[bytes]:
 def _cut_spans(
     chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the bytes of each (offset, length) span of a stream, with its key; stop at the last."""
+    """Yield the key and bytes of each (offset, length) span, until the stream ends."""
     window, start = bytearray(), 0
     stream = iter(chunks)
     for key, (offset, length) in sorted(spans.items(), key=lambda item: item[1]):

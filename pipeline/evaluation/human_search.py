@@ -98,7 +98,6 @@ def compare_by_rating(table: "pl.DataFrame") -> Rows:
 
 
 def _compare(name: str, policy: "pl.DataFrame") -> dict[str, Any]:
-    """Return the comparison for one group of positions."""
     from pipeline.evaluation.figures import paired_difference
 
     searched = policy.with_columns(rank="searched_rank", nll="searched_nll")

@@ -1,6 +1,6 @@
 """Measure whether a network predicts players of a rating best if it is given this rating.
 
-Each position is evaluated once for each of CONDITIONS, which replaces both players' ratings.
+Each position is evaluated once for each of CONDITIONS, the ratings that the network is given.
 
 Axes: R rows of the sample, T conditions (CONDITIONS).
 """
@@ -41,7 +41,7 @@ BATCH_ROWS = 1024
 
 
 def choose_by_band(table: "pl.DataFrame", count: int) -> list[int]:
-    """Return the numbers of up to `count` rows for each rating band, lowest band first.
+    """Return the row numbers of up to `count` positions for each rating band, lowest band first.
 
     Rows of unknown rating are left out. A hash of game and ply chooses the rows, so the sample does
     not depend on their order, and a smaller sample is part of a larger one.
@@ -67,7 +67,7 @@ def measure_matrix(
 
     `lead` is the log-likelihood under the band's own rating minus that under `other`, in nats per
     move, with its interval by games. `other` is chosen on the same rows, which biases the lead
-    downward.
+    downward. `verdict` sums up the lead and its interval in a word.
     """
     from model.metrics import output_metrics
 

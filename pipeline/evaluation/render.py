@@ -30,7 +30,7 @@ NO_TAGS = dict.fromkeys(("white", "black", "event", "date", "link"))
 MAX_FIRST_BOARDS = 3
 """Maximum number of boards on the first screen of the page."""
 INPUT_PHRASES = {"elo": "both players' ratings", "clock": "the clock", "base": "the time control"}
-"""Names of a network's inputs besides the board, by the column that it reads."""
+"""Phrases for a network's inputs besides the board, by the column that it reads."""
 CHART_TITLES = {
     "ply": "By half-move of the game",
     "clock": "By time on the clock",
@@ -45,8 +45,8 @@ Row = Mapping[str, Any]
 def format_report(result: Row) -> str:
     """Return the result of `report` or `reports` as text.
 
-    The text of one report has all figures, and a table for each slice. The text of several reports
-    is the headline and a table.
+    The text of one report has its figures and a table for each slice. The text of several reports
+    has two sentences and a table.
     """
     if "reports" in result:
         return "\n".join((result["headline"], result["compared"], format_reports(result)))
@@ -90,9 +90,8 @@ def format_nats(row: Row) -> str:
 
 def write_report(result: Row, out: Path) -> None:
     """Publish the result of `report` or `reports` as JSON, text and HTML; raises ConfigError."""
-    JobFolder(
-        out, REPORT_KIND, ConfigError
-    ).check()  # fail before the page is drawn, which takes seconds
+    # fail before the page is drawn, which takes seconds
+    JobFolder(out, REPORT_KIND, ConfigError).check()
     text, page = f"{format_report(result)}\n".encode(), render_report(result)
     files = {"report.txt": text, "report.html": page}
     publish_result(out, REPORT_KIND, "report.json", result, files)

@@ -1,4 +1,4 @@
-"""Measure how often a checkpoint's first choice is the human move, on games it has not seen.
+"""Measure how often a checkpoint's first choice is the human move, on a dataset or a PGN file.
 
 Every figure is a mean over the counted positions. Intervals treat a game as the sampling unit,
 since the positions of a game are correlated. The baselines are measured on the same positions.
@@ -165,7 +165,7 @@ def reports(
     positions on which these two differ.
 
     `against` are datasets whose train splits are searched for the measured positions, by default
-    `positions`. Without `players`, ratings and clocks are hidden from networks conditioned on them.
+    `positions` unless `split` is train. Without `players`, networks get no ratings and no clocks.
     `rating_rows` is the number of positions per rating band to evaluate under each rating. With
     `simulations`, every counted position is searched, to compare the corrected policy with the
     policy alone.
@@ -229,7 +229,7 @@ def _shorten_names(paths: Sequence[Path]) -> list[str]:
 
 
 def find_overlap(card: dict[str, Any], dataset: Dataset, split: str) -> str:
-    """Return whether a network was trained on a split, according to the hashes in its card.
+    """Describe whether a network was trained on a split, according to the hashes in its card.
 
     The answer is "yes", "no", "unknown" or "no, another dump".
     """
@@ -239,7 +239,7 @@ def find_overlap(card: dict[str, Any], dataset: Dataset, split: str) -> str:
 
 
 def _find_dataset_overlap(card: dict[str, Any], measured: Dataset, split: str) -> str:
-    """Return `find_overlap` for one member of a training set."""
+    """Return the answer of `find_overlap` for one dataset or one member of a training set."""
     trained = list_datasets(card["data"])
     same = [data for data in trained if data.get("manifest_sha256") == measured.identity]
     if same and split == LATEST:  # seen, unless every training run held out the same games

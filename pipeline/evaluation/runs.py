@@ -24,7 +24,7 @@ from pipeline.storage.stores import publish_bytes
 from pipeline.training.train import list_datasets
 
 Run = dict[str, str]
-"""A run in words: `kind name date data length headline path`."""
+"""Description of a run, with the keys `kind name date data length headline path`."""
 
 
 def list_runs(*folders: Path) -> list[Run]:
@@ -53,7 +53,7 @@ def _read_runs(folder: Path) -> Iterator[Run]:
 def write_runs(runs: Sequence[Run], page: Path) -> None:
     """Write a page with the list of runs, and the training curves of the newest checkpoints.
 
-    Raises ConfigError.
+    Raises ConfigError if `page` does not end in .html or cannot be written.
     """
     # imported here because Dagster's code server must not load torch
     from model.training.monitor import read_metrics

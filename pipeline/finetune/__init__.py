@@ -1,3 +1,1 @@
-"""The self-play fine-tuning loop: each generation runs EXPLORE -> TRAIN -> ARENA -> EVAL, and its
-candidate is promoted or rejected.
-"""
+"""Fine-tune a checkpoint in generations of search, training, matches and measurement."""

@@ -1,5 +1,5 @@
-"""Settings of the fine-tuning loop. Imports little, since the command line and Dagster's launchpad
-build their options from it.
+"""Settings of the fine-tuning loop. This module imports little, because the command line and
+Dagster's launchpad build their options from it.
 """
 
 from dataclasses import field, replace
@@ -14,8 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig, SourceName
 
 MIN_SOURCE_SHARE = 1e-6
-"""Share below which a source is skipped, because a computed share of 0 may have a rounding
-error."""
+"""Shares up to this one count as 0, because a computed share of 0 may have a rounding error."""
 EvenCount = Annotated[int, Field(ge=2, multiple_of=2)]
 """Number of games in a match, which plays each opening twice with colors swapped."""
 
@@ -43,10 +42,11 @@ def default_training() -> TrainConfig:
 
 @settings(ConfigError)
 class GateConfig:
-    """Conditions for promotion: an SPRT against the best network, then a match with each control.
+    """Settings of the matches, and conditions for promotion.
 
-    With the default settings, a network 20 Elo worse than the best passes with a probability below
-    5 % (tests/pipeline/finetune/test_gate.py).
+    A candidate must pass an SPRT against the best network, not lose to the supervised checkpoint,
+    and still predict human moves. With the default settings, a network 20 Elo worse than the best
+    passes the SPRT with a probability below 5 % (tests/pipeline/finetune/test_gate.py).
     """
 
     games: EvenCount = 400
@@ -55,15 +55,15 @@ class GateConfig:
     simulations: Positive = 64
     """Simulations per move of both players."""
     seed_games: EvenCount = 100
-    """Games against each control: the supervised checkpoint, and a network trained on human rows
-    alone for the same number of steps. Only candidates that the SPRT accepts play these matches."""
+    """Number of games against each control, for candidates that the SPRT accepts. The controls are
+    the supervised checkpoint, and a network trained on human rows alone for as many steps."""
     elo0: float = -15.0
     """Elo difference of the SPRT's H0; a candidate is rejected when H0 is accepted."""
     elo1: float = 35.0
-    """Elo difference of the SPRT's H1; a candidate passes when H1 is accepted."""
+    """Elo difference of the SPRT's H1; a candidate passes the SPRT when H1 is accepted."""
     max_top1_drop: Share = 0.015
-    """Maximum loss of top-1 on human moves, compared with the supervised checkpoint; a candidate
-    that loses more is not promoted."""
+    """Maximum drop of top-1 on human moves below that of the supervised checkpoint, from 0 to 1; a
+    candidate that drops further is not promoted."""
 
     def __post_init__(self) -> None:
         _ = self.sprt  # raises SprtError for invalid bounds
@@ -84,34 +84,34 @@ class FinetuneConfig:
     """Time limit in minutes, summed over all starts of the loop; the stage in progress then stops
     and can be resumed."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Random seed of games, searches, openings and the order of training rows; each generation
-    derives its own."""
+    """Random seed of games, searches, openings and the order of training rows."""
     buffer: Positive = 4
     """Number of recent generations whose searched rows are used for training, including the new
     one; generations with another explorer or other training targets are left out."""
     human_share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Share of human rows in a training batch, if there are human datasets (--positions). With
-    teach=value and keep_policy, human rows are used for one pass only."""
+    """Share of human rows in a training batch, if there are human datasets (--positions). If the
+    hand-written player teaches, the default is 0.15. With teach=value and keep_policy, the share is
+    0 in generations that begin after one pass over the human rows."""
     most_uses: Annotated[float, Field(gt=0, le=1e6)] = 2.0
     """Maximum number of times that a searched row is used on average, over all training runs that
     led to a network."""
     workers: Count = 0
-    """Number of processes that play or search; 0 for one per core."""
+    """Processes that play or search; 0 for one per core, on a GPU as many as fit."""
     engine: str = "local"
     """Where games and searches run: local, ray, ray:HOST:PORT or ray://HOST:PORT."""
     games_share: Share = 0.0
-    """Share of self-play among the sources: a generation plays this share of `explore.games`."""
+    """Share of self-play, from 0 to 1: each generation plays this share of `explore.games`."""
     near_share: Share = 0.0
-    """Share of positions one to four random moves away from human positions: a generation searches
-    this share of `explore.count`. The rest are human positions."""
+    """Share of `explore.count` that is searched up to four random moves away from human positions.
+    Human positions get the share that games_share and near_share leave. If the hand-written player
+    teaches, the default is 2/3, or 0.3 with many human rows, of what games_share leaves."""
     explore: ExploreConfig = field(default_factory=_default_exploration)
-    """EXPLORE: number of positions, search settings and player; games_share and near_share set the
-    sources."""
+    """Settings of EXPLORE: number of games and positions, search and player."""
     train: TrainConfig = field(default_factory=default_training)
-    """TRAIN: settings of a generation's training. An epoch is a pass over the searched rows in the
-    buffer; training ends early when `most_uses` is reached."""
+    """Settings of TRAIN. An epoch is a pass over the searched rows in the buffer; training ends
+    early when `most_uses` is reached."""
     gate: GateConfig = field(default_factory=GateConfig)
-    """ARENA and the verdict: the conditions for promotion."""
+    """Settings of ARENA, and conditions for promotion."""
 
     def __post_init__(self) -> None:
         if self.generations is None and self.minutes is None:
@@ -131,7 +131,7 @@ class FinetuneConfig:
 
     @property
     def sources(self) -> dict[str, ExploreConfig]:
-        """The exploration settings of each source whose share is not 0."""
+        """The exploration settings by source, for each source whose share is not 0."""
         shares: dict[SourceName, float] = {
             "people": 1.0 - self.games_share - self.near_share,
             "near": self.near_share,

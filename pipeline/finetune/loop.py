@@ -1,4 +1,4 @@
-"""Run the loop: EXPLORE -> TRAIN -> ARENA -> EVAL and a verdict, for each generation.
+"""Run the fine-tuning loop: the stages EXPLORE, TRAIN, ARENA and EVAL, then a verdict.
 
 The loop is a state machine over `State`: it runs the first unfinished stage, records its figures,
 and repeats. So it can be killed at any moment and resumed. The stages are functions
@@ -64,8 +64,8 @@ def finetune(
     are datasets or training sets: their positions are searched, mixed into training and used to
     measure the accuracy on human moves. Without them, the gate does not limit the loss of accuracy.
 
-    Raises FinetuneError if `out` is in use or belongs to another loop, Stopped if `stop` returns
-    True or the minutes end before a candidate was measured, and the errors of the stages.
+    Raises ConfigError, FinetuneError if `out` is damaged, in use or of another loop, Stopped if
+    `stop` returns True or the minutes end before the first verdict, and the errors of the stages.
     """
     check_settings(config, human)
     folder = JobFolder(out, FINETUNING_KIND, FinetuneError, reads=[checkpoint, *human])
@@ -78,7 +78,7 @@ def finetune(
 
 
 def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
-    """Raise ConfigError for settings that a later stage would reject."""
+    """Raise ConfigError for contradictory settings, and for missing data, packages or engines."""
     if not config.explore.plays_games:
         raise ConfigError(
             "explore.source cannot be set for a loop: use --games-share and --near-share instead"
@@ -101,9 +101,10 @@ def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
 def identify_loop(
     checkpoint: Path, human: Sequence[Path], config: FinetuneConfig
 ) -> dict[str, Any]:
-    """Return what a resumed loop must share with the loop in its folder.
+    """Return the identity of a loop, which a resumed loop must share.
 
-    These are the supervised weights, the human datasets and all settings but CHANGEABLE_SETTINGS.
+    It contains the supervised weights, the human datasets and all settings but CHANGEABLE_SETTINGS.
+    Raises DatasetError for a dataset without training positions.
     """
     weights = read_weights_hash(checkpoint)
     for directory in human:
@@ -138,7 +139,7 @@ class _Loop:
         """The time (time.monotonic) up to which `state.seconds` is counted."""
 
     def run(self) -> dict[str, Any]:
-        """Run stages until the generations or minutes are reached, or `stop` returns True."""
+        """Run stages until the generations or minutes are reached; return the result."""
         update_derived_files(self.out, self.state)
         ended, best = "finished", self.out / BEST_FOLDER
         try:
@@ -166,7 +167,7 @@ class _Loop:
         return self._make_result(ended)
 
     def _configure_generation(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings; with `teach` auto, compare the two teachers first."""
+        """Return a generation's settings, adapted to its teacher, which is chosen if necessary."""
         teach, explore = self.config.train.teach, self.config.explore
         if teach in ("auto", "value") and not explore.uses_network:
             return adapt_to_hand_written(self.config, self._count_human_rows())
@@ -201,7 +202,7 @@ class _Loop:
     def _count_time(
         self, seconds: dict[str, float] | None = None, name: str = ""
     ) -> Iterator[None]:
-        """Add the time that the block takes to the loop's seconds, and to `seconds[name]`."""
+        """Add the time of the block to the loop's seconds and, if given, to `seconds[name]`."""
         self.counted_until = time.monotonic()
         try:
             yield
@@ -248,9 +249,9 @@ class _Loop:
         )
 
     def _list_buffer(self, number: int) -> tuple[Path, ...]:
-        """List the self-play datasets of recent generations with the same explorer and targets.
+        """List the self-play datasets that generation `number` is trained on, the newest last.
 
-        The newest is last.
+        They come from the last `buffer` generations, if these had the same explorer and `teach`.
         """
         settings, datasets = self._configure_generation(number), list[Path]()
         for recent in range(max(1, number - self.config.buffer + 1), number + 1):
@@ -272,7 +273,7 @@ class _Loop:
         return report
 
     def _make_result(self, ended: str) -> dict[str, Any]:
-        """Return the best network's figures, one row per generation, and text for the terminal."""
+        """Return the best network's figures, a row per decided generation, and text to print."""
         state, teacher = self.state, self.state.last_comparison
         rows = [generation.to_row() for generation in state.decided]
         lineage = state.make_lineage()

@@ -9,10 +9,10 @@ A stage works in the generation's folder, resumes there after a kill, and return
 raises Stopped when `stop` returns True.
 
 The controls are the supervised checkpoint with a calibrated value, and a network trained on human
-rows alone. A gain that a control also shows does not come from search. In each generation, the
-second control is trained for as many steps as the candidate. It starts from the control of the best
-network, or from the supervised checkpoint in the first generation. So both have been trained for
-the same number of steps, but a control keeps the weights of its best validation.
+rows alone. A gain that a control also shows does not come from search. If the SPRT accepts a
+candidate, the second control is trained for as many steps. It starts from the control of the best
+network, or from the best network itself if that has no control. So both have been trained for the
+same number of steps, but a control keeps the weights of its best validation.
 """
 
 import zlib
@@ -82,19 +82,19 @@ class StageContext:
     lineage: Mapping[str, Any]
     """Origin of the searched rows, for the manifests of their datasets."""
     spent: Mapping[str, float]
-    """How often the rows of each dataset were used, on average, in the training runs that led to
-    the best network; by manifest hash."""
+    """Mean number of uses of each dataset's rows in all training runs that led to the best network,
+    by manifest hash."""
 
 
 Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
-"""A stage: returns its figures."""
+"""Function that runs a stage and returns its figures."""
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """EXPLORE: search human positions and positions near them, and play games, as configured.
 
-    Each source writes its own dataset. Returns the number of rows as `positions`, the figures of
-    the games, and the figures of each source as `sources`. If `teach` is none, returns {}.
+    Each source writes its own dataset. Returns the number of training rows as `positions`, the
+    figures of the games, and those of each source as `sources`. If `teach` is none, returns {}.
     """
     from pipeline.selfplay.job import explore
 
@@ -156,7 +156,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 
 
 def _choose_human_share(context: StageContext) -> float:
-    """Return the share of human rows in a batch, or 0 if they would only be memorized.
+    """Return the share of human rows in a batch; 0 if there are none, or they are used up.
 
     Where searched rows keep the policy, training does not need human rows. Few human rows are
     memorized in their second pass: with 1,000 games, that pass made both the policy and the value
@@ -170,7 +170,7 @@ def _choose_human_share(context: StageContext) -> float:
 
 
 def _train_on_human_rows(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """Train a candidate on human rows for as many steps as with searched rows; return figures."""
+    """Train a candidate on human rows, for as many steps as with `explore.count` searched rows."""
     from model.checkpoint import read_card
 
     settings = context.config
@@ -233,7 +233,7 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 
 
 def _make_side(checkpoint: Path, context: StageContext, progress: Progress) -> SideConfig:
-    """Return the settings of a checkpoint as a player; on the device onnx, of its export."""
+    """Return a checkpoint as a player; with the device onnx, its export, made if necessary."""
     who = str(checkpoint)
     if context.config.explore.device == ONNX_DEVICE:
         export_once(checkpoint, context.human, progress)
@@ -244,10 +244,10 @@ def _make_side(checkpoint: Path, context: StageContext, progress: Progress) -> S
 def write_supervised(
     checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]
 ) -> None:
-    """Copy the supervised checkpoint to `target`, and calibrate its value if that was never done.
+    """Copy the supervised checkpoint to `target`, and calibrate its value on validation rows.
 
-    A value head that was not trained on results keeps its scale, as in `model.training.loop`. An
-    existing `target` is left as it is.
+    The value keeps its scale without such rows, if it was calibrated before, or if it was not
+    trained on results, as in `model.training.loop`. An existing `target` is left as it is.
     """
     from model.calibration import scale_value
     from model.checkpoint import CARD_FILE, load, read_card, save
@@ -290,9 +290,9 @@ def write_supervised(
 def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path:
     """Train a generation's control for as many steps as its candidate, and return its folder.
 
-    It uses the settings that the user requested, because those adapted to the teacher would weaken
-    it. As in `fianchetto train`, its batch norms are not frozen: freezing them costs 0.008 nats
-    (docs/log/2026-11-26.md). Raises Stopped and DivergedError.
+    The control uses the settings that the user requested, since those adapted to the teacher would
+    weaken it. As in `fianchetto train`, its batch norms are not frozen: freezing them costs 0.008
+    nats (docs/log/2026-11-26.md). Raises Stopped and DivergedError.
     """
     from model.checkpoint import read_card
 
@@ -313,7 +313,7 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
 def find_control(checkpoint: Path) -> Path | None:
     """Return the folder of the finished control beside a generation's checkpoint, or None.
 
-    The supervised checkpoint and candidates trained on human rows alone have no control.
+    Only candidates that learned from searched rows and passed the SPRT can have a control.
     """
     from model.checkpoint import CARD_FILE, read_card
 
@@ -359,7 +359,7 @@ DEFAULT_STAGES: Mapping[str, Stage] = {
 
 
 def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: float) -> Verdict:
-    """Return the verdict on a candidate, from its figures and the supervised network's EVAL."""
+    """Return the verdict on a candidate, from its stages' figures and the supervised EVAL."""
     if "failed" in stages["train"]:
         return Verdict(reason=f"its training failed: {stages['train']['failed']}")
     arena = stages["arena"]

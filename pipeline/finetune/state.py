@@ -51,7 +51,7 @@ columns of generations.csv, those of matches with a prefix."""
 
 
 class FinetuneError(UserError):
-    """The loop cannot be started or resumed."""
+    """The loop cannot be started, resumed or saved."""
 
 
 class Verdict(Schema):
@@ -124,7 +124,7 @@ class Generation(Schema):
 
     @property
     def next_stage(self) -> str | None:
-        """The first unfinished stage, or None when only the verdict is missing."""
+        """The first unfinished stage; None if all are finished, or if the training diverged."""
         if "failed" in self.stages.get("train", {}):
             return None  # there is no candidate to measure
         stages = STAGES if self.number else ("eval",)
@@ -174,7 +174,7 @@ class State(Schema):
         return self.best_before(len(self.generations))
 
     def best_before(self, number: int) -> int:
-        """Return the best generation before `number`, from whose network `number` is trained."""
+        """Return the last promoted generation before `number`; 0 if none was promoted."""
         return max((one for one in self.promoted if one < number), default=0)
 
     @property
@@ -184,7 +184,7 @@ class State(Schema):
 
     @property
     def last_comparison(self) -> TeacherComparison | None:
-        """The last comparison of teachers, or None if the user chose the teacher."""
+        """The last comparison of teachers, or None if none was made."""
         comparisons = [generation.teacher for generation in self.generations if generation.teacher]
         return comparisons[-1] if comparisons else None
 
@@ -193,7 +193,7 @@ class State(Schema):
         return self.generations[number].stages.get(stage, {}) if self.generations else {}
 
     def open_generation(self, limit: int | None) -> Generation | None:
-        """Return the unfinished generation or a new one, or None after `limit` generations."""
+        """Return the unfinished generation, or append a new one; None if `limit` is reached."""
         number = len(self.decided)
         if limit is not None and number > limit:
             return None
@@ -202,7 +202,7 @@ class State(Schema):
         return self.generations[number]
 
     def make_lineage(self) -> dict[str, Any]:
-        """Return the promoted generations up to the best, and its matches with both controls."""
+        """Return the best generation's number and control matches, and all promoted numbers."""
         arena, strength = self.figures(self.best, "arena"), dict[str, Any]()
         for name in ("seed", "control"):
             match = arena.get(name)
@@ -257,9 +257,10 @@ def update_derived_files(out: Path, state: State) -> None:
 
 
 def replace_checkpoint(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
-    """Replace the checkpoint `target` with a copy of `source` whose card has `origin`.
+    """Replace the checkpoint `target` with a copy of `source`, unless it already is this copy.
 
-    `target` can be loaded at any moment, also while it is replaced. Raises CheckpointError.
+    The copy's card has `origin` as its entry `finetune`. `target` can be loaded at any moment, even
+    while it is replaced. Raises CheckpointError.
     """
     from model.checkpoint import (
         CARD_FILE,

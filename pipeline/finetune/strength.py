@@ -38,9 +38,9 @@ def measure_strength(
     plays with `hand_written` simulations (0: no match), and the UCI engine, if it is installed, at
     each number of nodes.
 
-    Returns the `rows` and `text` of `play_matches`. `against_seed` is the first row, the match with
-    the supervised network at equal simulations, or None if nothing was promoted; the text then says
-    so.
+    Returns the `rows` and `text` of `play_matches`, and the first row as `against_seed`: the match
+    with the supervised network at equal simulations. If nothing was promoted, no control plays,
+    `against_seed` is None, and the text says so.
     """
     is_supervised = read_weights_hash(tuned / "seed") == read_weights_hash(tuned / BEST_FOLDER)
     control = find_control(locate_checkpoint(tuned, read_state(tuned).best))

@@ -67,7 +67,7 @@ DEFAULT_TRAINING_MANY_ROWS = {**DEFAULT_TRAINING, "keep_policy": False, "learnin
 """Default training settings with many human rows, where searched rows also teach human moves."""
 DEFAULT_NEAR_SHARE, DEFAULT_NEAR_SHARE_MANY_ROWS = 2 / 3, 0.3
 """Default share of positions near human positions among all searched positions, with few and with
-many human rows. A share of games reduces it in proportion."""
+many human rows. `games_share` reduces it in proportion."""
 MAX_SEARCHED_POSITIONS, SEARCHED_POSITIONS_PER_ROW = 500_000, 2
 """Default limits on the positions that the hand-written player searches, in total and per human
 row."""
@@ -105,8 +105,9 @@ def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
     """Draw up to `count` rows in random order from the datasets' validation splits.
 
     A dataset without a validation split gives rows of its test split. Each row belongs to a game
-    (`game` is dataset << 32 | game), has at least two legal moves, and has ply MIN_PLY or later.
-    Raises ConfigError if no dataset has such rows.
+    (`game` is dataset << 32 | game), is not a draw by the rules, and has at least two legal moves
+    and ply MIN_PLY or later. A game has at most MAX_POSITIONS_PER_GAME rows. Raises ConfigError if
+    no dataset has such rows.
     """
     parts = list[Batch]()
     for number, folder in enumerate(human):
@@ -126,7 +127,7 @@ def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
 
 
 def _sample_searchable(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
-    """Yield random rows of a dataset's held-out split whose positions can be searched."""
+    """Yield random rows of the held-out split of dataset `number` that can be searched."""
     dataset = Dataset.open(directory)
     split = next((split for split in ("val", "test") if dataset.has_rows(split)), None)
     if split is None:
@@ -145,7 +146,7 @@ def _sample_searchable(directory: Path, number: int, count: int, seed: int) -> I
 def _open_evaluator(
     checkpoint: Path, human: Sequence[Path], device: str, progress: Progress
 ) -> Evaluator:
-    """Return the network's evaluator; with the device onnx, its 8-bit export."""
+    """Return the network's evaluator; with the device onnx, its export, made if necessary."""
     if device == ONNX_DEVICE:
         from model.inference.onnx_evaluator import open_export
 
@@ -189,7 +190,7 @@ def search_values(
 def compare_values(
     network_N: NDArray[np.float64], hand_written_N: NDArray[np.float64], rows: Batch
 ) -> TeacherComparison:
-    """Compare both players' expected scores with the rows' evaluations or, if too few, results."""
+    """Compare both players' expected scores with the evaluations or, if too few, the results."""
     # imported here because it imports polars, which Dagster's code server does not load
     from pipeline.evaluation.figures import clustered_mean
 

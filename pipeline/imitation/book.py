@@ -1,4 +1,4 @@
-"""Find the openings that a person always plays: an opening book for the checkpoint's card.
+"""Find the opening moves that a person nearly always plays, for a book in the checkpoint's card.
 
 Axes: R rows.
 """
@@ -28,7 +28,7 @@ MAX_BOOK_POSITIONS = 5000
 
 
 class Book(NamedTuple):
-    """The moves that a person always plays."""
+    """The opening moves that a person nearly always plays."""
 
     labels: dict[int, int]
     """Label of the move for each position, by its key (`hash_positions`)."""

@@ -8,7 +8,7 @@ The steps:
 
 The files:
 
-    OUT/                           the checkpoint, trained on all games, with an opening book
+    OUT/                           the checkpoint, trained on all games, or the base if no better
     OUT/imitation/positions        the person's moves; a tenth of the games is the validation split
     OUT/imitation/training_set     the same without the newest games
     OUT/imitation/held_out         the measured checkpoint, which has not seen the newest games
@@ -58,7 +58,7 @@ FEW_GAMES = 100
 
 
 class UnusableGamesError(DatasetError):
-    """Raised if there are too few games of the person, or none can be held out."""
+    """There are too few games of the person, or none can be held out."""
 
 
 def imitate(
@@ -141,7 +141,7 @@ def _prepare_games(
 ) -> str:
     """Ingest the person's games and hold out the newest; return the date of the first of these.
 
-    Of a damaged archive, the games before the damage are used. If the games are unusable, the
+    Of a damaged archive, the games before the damage are used. If the games are unusable, a new
     folder `work` is removed, so that the next call can ingest other games there.
     """
     is_new, positions = not work.exists(), work / "positions"

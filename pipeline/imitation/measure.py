@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
 
 MAX_ROWS = 50_000
-"""Maximum number of positions to measure; of more, this many are sampled. They take 60 MB."""
+"""Number of positions above which a random sample of this size is measured; it takes 60 MB."""
 LATE_PLY = 22
 """First ply of "late" moves, from the 12th move of each side on."""
 OPENING_PLIES = 16
@@ -51,7 +51,7 @@ def read_rows(dataset: Dataset, split: str, columns: Sequence[str]) -> Batch:
 
 
 def measure_policy(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":
-    """Return a table with the rank, nll and first choice of a network in each position."""
+    """Return a table with the rank and nll of each move played, and the network's first choice."""
     import polars as pl
 
     from model.metrics import output_metrics

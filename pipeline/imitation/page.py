@@ -50,9 +50,7 @@ def format_imitation(result: Result) -> str:
 
 
 def write_headline(result: Result) -> str:
-    """Return the report's first sentence: how well the imitation predicts the person's moves, or
-    why it is the network that training started from.
-    """
+    """Return the headline: how well the imitation predicts, or why the network was not changed."""
     row, chosen = _find_imitation(result)["all"], result["chosen"]
     if result["saved"]["share"]:
         return (
@@ -135,7 +133,7 @@ def _imitation_page(result: Result) -> bytes:
         headline=write_headline(result),
         explanations=explain(result),
         rows=_compare_networks(result),
-        shares=_compare_shares(result),
+        shares=_make_share_rows(result),
         openings=[{**row, "svg": mark_safe(draw_position(row))} for row in result["openings"]],
         boards=[_draw_board(row) for row in result["boards"]],
         result=result,
@@ -158,8 +156,11 @@ def _compare_networks(result: Result) -> list[dict[str, str]]:
     ]
 
 
-def _compare_shares(result: Result) -> list[dict[str, str]]:
-    """Return a table's rows, as text by column, for each interpolation share that was tried."""
+def _make_share_rows(result: Result) -> list[dict[str, Any]]:
+    """Return a table's rows, one for each interpolation share that was tried.
+
+    `chosen` is a bool, and the other values are text.
+    """
     chosen = result["chosen"]
     return [
         {"share": _format_percent(row["share"]), "chosen": row["share"] == chosen["share"]}

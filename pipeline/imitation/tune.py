@@ -141,7 +141,7 @@ class _TrainingRuns(NamedTuple):
     networks: "list[dict[str, Tensor]]"
     """Trained weights of each run."""
     held_out: list[Batch]
-    """Rows that each run of several did not train on; empty if there is one run."""
+    """Rows that each fold's run did not train on; empty if there is one run."""
     columns: tuple[str, ...]
     """Columns that the preset is trained on."""
 
@@ -263,7 +263,7 @@ def open_batches(rows: Batch, size: int, seed: int, step: int) -> Iterator[Batch
 
 
 def average(networks: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
-    """Return the mean of the weights of several networks."""
+    """Return the mean of several networks' weights; integers are those of the first network."""
     import torch
 
     first = networks[0]

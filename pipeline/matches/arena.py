@@ -32,7 +32,7 @@ def arena(
 ) -> dict[str, Any]:
     """Play a match of two players, or a round robin of more; return the summary or the table.
 
-    Raises the errors of `play_match` and `play_matches`.
+    Raises PlayerError for fewer than two players, and the errors of `play_match`.
     """
     if len(sides) < 2:
         raise PlayerError("a match needs two players or more")

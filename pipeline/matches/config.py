@@ -1,4 +1,4 @@
-"""Settings of a match and its players. Imports little, because `--help` is built from it.
+"""Settings of a match and its players. This module imports little, since `--help` is built from it.
 
 A player is one of
 
@@ -31,7 +31,7 @@ from model.settings import Count, NonNegative, Positive, settings
 CLOCK_PATTERN = re.compile(
     r"(?:(\d{1,5})/)?(\d{0,5}\.?\d{1,5})(?:\+(\d{0,5}\.?\d{1,5}))?", re.ASCII
 )
-"""A time control: [MOVES/]SECONDS[+INCREMENT]."""
+"""Pattern of a time control: [MOVES/]SECONDS[+INCREMENT]."""
 
 
 @settings(PlayerError)
@@ -41,7 +41,7 @@ class SideConfig:
     who: str
     """A checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND."""
     simulations: Positive = 64
-    """Simulations per move of a player that is not a UCI engine, unless a time is given."""
+    """Simulations per move of a player of this project, unless a time is given."""
     nodes: Positive | None = None
     """Nodes per move of a UCI engine, unless a time is given."""
     movetime: Positive | None = None
@@ -88,7 +88,7 @@ class ArenaConfig:
     sprt: SprtConfig = field(default_factory=SprtConfig)
     """Settings of the sequential test."""
     concurrency: Count = 0
-    """Number of concurrent games; 0 chooses 64, or 8 per core with UCI engines, or one less than
-    the number of cores on a clock."""
+    """Number of concurrent games; 0 chooses 64, 8 per core with UCI engines, or all cores but one
+    with a time limit."""
     margin: NonNegative = 0.05
     """Seconds by which a move may exceed its time before the game is lost on time."""

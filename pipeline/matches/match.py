@@ -72,8 +72,9 @@ def play_match(
 ) -> dict[str, Any]:
     """Play the games of A against B that `out` does not have yet; write and return the summary.
 
-    Raises PlayerError, BookError, MatchFilesError if `out` belongs to another match, MatchError
-    while another process uses `out`, and Stopped after writing the summary of a stopped match.
+    Raises PlayerError, BookError, MatchFilesError if `out` is damaged or belongs to another match,
+    MatchError if `out` is in use or has games beyond `config.games`, the errors of opening a
+    checkpoint, and Stopped after writing the summary of a stopped match.
     """
     player_a, identity_a = make_player(a, config.seed)
     player_b, identity_b = make_player(b, config.seed + 1)
@@ -293,7 +294,7 @@ def _format_pgn(record: GameRecord, names: tuple[str, str], clock: str) -> str:
 def summarize_match(
     games: Sequence[GameRecord], names: tuple[str, str], test: SprtConfig
 ) -> dict[str, Any]:
-    """Return the summary of a match, from A's point of view; Elo and SPRT use complete pairs."""
+    """Return a match's summary from A's view; score, Elo, LOS and SPRT use complete pairs only."""
     by_number = {game.game: game.points for game in games}
     paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
     counts = count_pairs([by_number[number] for number in paired])
@@ -326,7 +327,7 @@ def summarize_match(
 
 
 def _round_elo(elo: Estimate) -> dict[str, float | None]:
-    """Return Elo and its interval, rounded; after a clean sweep only one bound, the rest None."""
+    """Return Elo and its interval, rounded; after a clean sweep, all but one bound are None."""
     known = {0.0: ["elo_high"], 1.0: ["elo_low"]}.get(elo.score, ELO_FIELDS)
     return {name: round(getattr(elo, name), 2) if name in known else None for name in ELO_FIELDS}
 

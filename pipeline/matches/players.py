@@ -80,7 +80,7 @@ def _make_human_player(
 
 
 def _open_evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
-    """Return an evaluator, its name and its identity; an exported network uses `threads`."""
+    """Return an evaluator, its name and its identity; an export runs on `threads` threads."""
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
     directory = Path(who.removeprefix("onnx:"))
@@ -100,7 +100,7 @@ def _open_evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, A
 
 
 def _make_engine_player(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
-    """Return a UCI engine as a player, and its identity; starts it once to read its name."""
+    """Return a UCI engine as a player, and its identity; start it once to read its name."""
     command = tuple(shlex.split(side.who.removeprefix("uci:")))
     if not command:
         raise PlayerError("uci: needs the command that starts the engine, as in uci:stockfish")

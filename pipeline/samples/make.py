@@ -68,7 +68,7 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
 def find_early_result(
     board: chess.Board, choice: Choice, rating: int, rng: np.random.Generator
 ) -> str:
-    """Return the result if the mover resigns or the players agree to a draw, "" otherwise."""
+    """Return the result of a resignation, an agreed draw or a game of 300 half-moves, else ""."""
     if choice.value < -0.9 and rng.random() < rating / 10_000:
         return "0-1" if board.turn == chess.WHITE else "1-0"
     drawn = board.ply() > 80 and choice.wdl[1] > 0.8 and rng.random() < 0.1

@@ -22,6 +22,6 @@ a better network than training from scratch (docs/guides/own_games.md)."""
 
 
 def relative_to_cwd(folder: Path) -> Path:
-    """Return a folder's path relative to the current directory if it is inside that directory."""
+    """Return a folder's path, relative to the current directory if it is inside that directory."""
     current = Path.cwd()
     return folder.relative_to(current) if folder.is_relative_to(current) else folder

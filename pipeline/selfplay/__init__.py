@@ -1,1 +1,1 @@
-"""Self-play as a data job: let a checkpoint play itself, and turn the games into a dataset."""
+"""Make datasets of searched positions, from games of self-play or from other datasets."""

@@ -42,12 +42,12 @@ class ExploreConfig(SelfPlayConfig):
     """Settings of a generation, recorded in the manifest."""
 
     games: Positive = 1000
-    """Number of games (source games)."""
+    """Games to play, with source=games."""
     count: Positive = 20_000
-    """Number of positions to search (sources people and near)."""
+    """Positions to search, with source=people or near."""
     source: SourceName = "games"
-    """Positions to search: those of self-play games (games), of human games (people), or one to
-    four random moves away from human games (near)."""
+    """Positions to search: those of self-play games (games), of human games (people), or up to four
+    random moves away from human games (near)."""
     explorer: Literal["network", "hand-written"] = "network"
     """Player whose search is used: the checkpoint's network, or the hand-written player."""
     search: SearchConfig = field(default_factory=_default_search)
@@ -68,7 +68,7 @@ class ExploreConfig(SelfPlayConfig):
 
     @property
     def uses_network(self) -> bool:
-        """Whether a checkpoint is needed."""
+        """Whether a network searches, so that a checkpoint is needed."""
         return self.explorer != "hand-written"
 
     @property
@@ -77,7 +77,7 @@ class ExploreConfig(SelfPlayConfig):
         return self.source == "games"
 
     def make_ingest_config(self) -> IngestConfig:
-        """Return the settings for writing rows; all searched positions go to the train split."""
+        """Return the settings for writing rows; only games have a validation split."""
         if self.plays_games:
             return IngestConfig(
                 test_share=0.0, val_share=VALIDATION_SHARE, seed=self.seed, chunk_mib=8

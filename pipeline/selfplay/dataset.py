@@ -5,9 +5,9 @@
     positions  journal, positions.parquet -> rows of searched positions -> shards -> manifest
 
 A row has the search's policy in `visits`, and the columns `root_value`, `best_value` and
-`simulations`. Its other columns are those that ingesting games.pgn would give, or those of the
-position in its own dataset. The journal's items are sorted by number, so the dataset does not
-depend on the order in which they finished.
+`simulations`. Its other columns are those that ingesting games.pgn would give, or those of
+positions.parquet. The journal's items are sorted by number, so the dataset does not depend on the
+order in which they finished.
 
 Axes: R rows, S searches, G games of a chunk, W words of a position.
 """
@@ -165,7 +165,7 @@ def _encode_positions(folder: JobFolder, journals: Journals, config: IngestConfi
 
 
 def _batch_searches(journals: Journals) -> Iterator[list[StoredSearch]]:
-    """Yield the searches in order of position, in lists of MIN_SHARD_ROWS or more (last: fewer)."""
+    """Yield the sorted searches, in lists of MIN_SHARD_ROWS or more; the last may be shorter."""
     searches: list[StoredSearch] = []
     for number in sorted(journals.finished):
         entry = journals.finished[number].read()

@@ -6,10 +6,10 @@
 Some positions are a few random moves away from human games. Searches visit such positions, but
 games rarely contain them, so a value trained only on games has never seen them.
 
-Random numbers are hashes of game, ply and seed. So the draw does not depend on the form in which
-the dataset stores its planes. A weighted draw without replacement takes the rows with the smallest
--log(u) / weight (Efraimidis and Spirakis 2006). Memory grows with the number of games, not of
-positions.
+The draw uses hashes of game, ply and seed as random numbers, so it does not depend on the form in
+which the dataset stores its planes. A weighted draw without replacement takes the rows with the
+smallest -log(u) / weight (Efraimidis and Spirakis 2006). Memory grows with the number of games, not
+of positions.
 
 Axes: R rows of a row group, P planes, C candidates, N positions drawn, W words of a packed
 position, G games drawn.
@@ -164,7 +164,7 @@ def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
 
 
 def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
-    """Return the name, manifest hash and held-out part of each dataset; raises DatasetError."""
+    """Return the name, manifest hash and held-out part of datasets and training sets' members."""
     return [
         {"name": part.name, "manifest_sha256": part.identity, "held_out": part.held_out}
         for directory in datasets
@@ -179,7 +179,7 @@ def _draw_candidates(
     progress: Progress,
     stop: Stop,
 ) -> NDArray[Any]:
-    """Draw up to `config.count` candidates, as few per game as possible: these are correlated."""
+    """Draw up to `config.count` candidates, as few per game as possible, to limit correlation."""
     games = 0.0
     for dataset in members:
         positions = dataset.manifest["positions"]
@@ -314,10 +314,11 @@ def _select_games(
 def play_random_moves(
     rows: dict[str, NDArray[Any]], seed: int, progress: Progress, stop: Stop
 ) -> None:
-    """Play one to MAX_RANDOM_MOVES random legal moves in each row, in place.
+    """Play up to MAX_RANDOM_MOVES random legal moves in each row, in place.
 
-    A move that would end the game is taken back, and ends the row's moves. The rows then belong to
-    no game: they have no label, evaluation or result, and `plies` is 0. Raises Stopped.
+    Each row gets at least one move, unless that would end the game: such a move is taken back, and
+    is the last. The rows then belong to no game: they have no label, evaluation or result, and
+    `plies` is 0. Raises Stopped.
     """
     rng, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
     for first in range(0, count, RANDOM_MOVE_BLOCK):
@@ -341,7 +342,7 @@ def play_random_moves(
 
 
 def _play_moves(board: chess.Board, rng: np.random.Generator) -> int:
-    """Play random moves, and return their number."""
+    """Play random moves on the board, and return their number."""
     for played in range(int(rng.integers(1, MAX_RANDOM_MOVES, endpoint=True))):
         moves = list(board.legal_moves)
         board.push(moves[rng.integers(len(moves))])

@@ -4,9 +4,9 @@
       -> [each process: games or searches -> journal]
       -> shards, manifest
 
-job.json identifies the generation. If a directory was started with other inputs or settings, the
-job fails and names the difference. Until the manifest exists, `.journal/` has the finished items,
-which are games or groups of positions.
+job.json identifies the generation. If a directory has results of other inputs or settings, the job
+fails and names the difference. Until the manifest exists, `.journal/` has the finished items, which
+are games or groups of positions.
 
 A game or search depends only on the seed, its number, the settings and the evaluator. So a killed
 and resumed generation writes the same files as an uninterrupted one; only `selfplay.timing` in the
@@ -52,7 +52,7 @@ LOG = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 MAX_LATE_SECONDS = 10.0
-"""Seconds to wait until a shared folder shows the items that other nodes have finished."""
+"""Maximum number of seconds to wait until a shared folder shows the items of other nodes."""
 GRACE_SECONDS = 15.0
 """Seconds in which stopped processes may finish their move and journal, before they are killed."""
 GPU_SAMPLE_SECONDS = 5.0
@@ -84,9 +84,9 @@ def explore(
     short. `engine` selects where they run (pipeline/executors/by_name.py); all nodes of Ray must
     see `out` and the checkpoint.
 
-    Raises ExploreError if the directory was started with other settings, the checkpoint has no
-    value head, the datasets have no positions, another job is running, or the disk is full. Also
-    raises DatasetError, CheckpointError, OnnxError, ConfigError, IngestError and Stopped.
+    Raises ExploreError if the checkpoint is missing or has no value head, the datasets have too few
+    positions, the directory is in use or has other results, a process fails, or the disk is full.
+    Also raises DatasetError, CheckpointError, OnnxError, ConfigError, IngestError and Stopped.
     """
     if config.plays_games and datasets:
         raise ConfigError("the source games needs no datasets: remove --reanalyse")
@@ -158,9 +158,9 @@ def _identify_generation(
     datasets: Sequence[Path],
     lineage: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return what a resumed generation must share with the one in its folder.
+    """Return the identity of a generation, which a resumed one must share.
 
-    Raises ExploreError, CheckpointError or OnnxError if the checkpoint cannot be used.
+    Raises DatasetError, and ExploreError, CheckpointError or OnnxError for an unusable checkpoint.
     """
     player = None
     if config.uses_network:
@@ -198,14 +198,14 @@ def _identify_generation(
 
 
 class GpuMeter:
-    """Measure the share of time in which the first GPU is busy, by nvidia-smi."""
+    """Measure the share of time in which the first GPU is busy, with nvidia-smi."""
 
     def __init__(self) -> None:
         self.samples: list[float] = []
         self.sampled_at = 0.0
 
     def read(self) -> dict[str, float]:
-        """Sample the GPU every few seconds; return the mean as `gpu_busy`, {} without samples."""
+        """Sample the GPU every few seconds; return the mean so far as `gpu_busy`, or {}."""
         if time.monotonic() - self.sampled_at >= GPU_SAMPLE_SECONDS:
             self.sampled_at = time.monotonic()
             self.samples += self._sample()
@@ -341,7 +341,6 @@ def _run_processes(
 
 
 def _make_error(status: str, failure: Failure | None) -> Exception:
-    """Return the exception for a worker process that failed or died."""
     remedy = "finished work is kept, run the same command to continue"
     if status == "lost" or failure is None:
         return ExploreError(

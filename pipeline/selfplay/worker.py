@@ -100,7 +100,7 @@ class Task:
 
     @property
     def is_job_running(self) -> bool:
-        """Whether the job is still running; this process is its owner or the owner's child."""
+        """Whether the run file exists and the owner, if known, is this process or its parent."""
         return self.owner in (None, os.getpid(), os.getppid()) and self.run_file.exists()
 
 
@@ -121,7 +121,8 @@ class StoredSearch(NamedTuple):
 def run_task(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> None:
     """Finish the remaining items of a task; call `report` after each item.
 
-    Raises ExploreError if the journal's folder is not visible.
+    Returns early if `stop` returns True or the job has ended. Raises ExploreError if the journal's
+    folder is not visible.
     """
     if not task.journal.is_dir():
         raise ExploreError(
@@ -338,7 +339,7 @@ class Journals:
     work: list[dict[str, Any]] = field(default_factory=list)
     """`device`, `began` and `ended` (the last change of the journal) of each process."""
     damaged_lines: int = 0
-    """Number of lines with a wrong checksum."""
+    """Number of lines that are truncated or have a wrong checksum."""
 
 
 def read_journals(folder: Path) -> Journals:
@@ -362,7 +363,7 @@ def read_journals(folder: Path) -> Journals:
 
 
 def _parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a journal's line, or None if the checksum is wrong."""
+    """Return the JSON object of a journal's line, or None if the line is damaged."""
     checksum, text = line[:CHECKSUM_DIGITS], line[CHECKSUM_DIGITS + 1 : -1]
     if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
         return None

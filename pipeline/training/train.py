@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
-    """Return the entry of training data in a checkpoint's card, with each dataset's hash."""
+    """Return a card's entry about training data: datasets with hashes, and training sets if any."""
     opened = [Dataset.open(path) for path in positions]
     training_sets = [
         {"name": data.name, "sha256": data.identity, "positions": data.manifest["positions"]}
@@ -135,7 +135,7 @@ def train_on(
     default, shares are in proportion to rows. A new run starts from the weights of the checkpoint
     `start`, if given. The card records `start`, its data, and `player`, the person to imitate.
     Under torchrun, each process trains on its part of each batch, and all processes must see the
-    datasets and `out`. Raises UnknownPresetError, DatasetError, and the errors of
+    datasets and `out`. Raises UnknownPresetError, ConfigError, DatasetError, and the errors of
     `model.training.loop.train`.
     """
     from model.card import CARD_FILE
@@ -236,7 +236,7 @@ def open_run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
 def open_validation(
     positions: Sequence[Path | Dataset], config: "TrainConfig", columns: Sequence[str]
 ) -> Callable[[], Iterator[Batch]] | None:
-    """Return a function that yields the shuffled validation rows, or None if there are none.
+    """Return a function that yields batches of shuffled validation rows; None if there are none.
 
     Skips datasets without a validation split, datasets of engine moves (unless the run trains on
     engine moves), and rows without a known move.

@@ -198,7 +198,7 @@ def _split_in_proportion(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _flatten_lineage(lineage: dict[str, Any]) -> dict[str, Any]:
-    """List the data of a start entry and of its own starts once, so that entries do not nest."""
+    """Return a start entry whose data lists all earlier datasets once, instead of nested starts."""
     entries = list_datasets(lineage["data"])
     by_hash = {entry.get("manifest_sha256", entry["name"]): entry for entry in entries}
     data = {"datasets": list(by_hash.values())}
