@@ -66,16 +66,16 @@ class SelfPlayConfig:
     """Half-moves of the opening, in which moves are sampled in proportion to their visits (gumbel:
     their improved policy)."""
     cooling_plies: float = 8.0
-    """Half-life of the temperature after the opening, in half-moves; 0 plays the best move from
-    then on."""
+    """Half-life of the sampling temperature after the opening, in half-moves; 0 always plays the
+    best move after the opening."""
     most_plies: int = 512
     """Half-moves after which a game is stopped and counts as a draw."""
     draw_halfmoves: int = 0
     """Half-moves without a capture or pawn move after which a game is stopped and counts as a draw;
     0 leaves this to the rules (100)."""
     resign: float = 0.0
-    """Resign if the value of the side to move stays below minus this, between 0 and 1; 0 never
-    resigns."""
+    """Resign if the value of the side to move stays below minus this threshold, which is below 1;
+    0 never resigns."""
 
     def __post_init__(self) -> None:
         for name in ("sampled_plies", "opening_plies", "cooling_plies", "draw_halfmoves"):

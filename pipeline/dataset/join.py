@@ -52,8 +52,9 @@ class JoinConfig:
     """Settings of a training set, which stay the same when more datasets are joined to it."""
 
     hold_out: str = NEWEST
-    """Games to hold out from training: newest (the last days of each dataset, about a tenth of its
-    games), none, or the name of a dataset that is held out as a whole."""
+    """Games to hold out from training besides the val and test splits: newest (each dataset's last
+    day, and earlier days up to a tenth of its games), none, or all games of a dataset, by its
+    name."""
 
 
 def join(

@@ -53,7 +53,7 @@ class GateConfig:
     """Maximum number of games against the best network; a candidate is rejected if the SPRT is
     still undecided after them."""
     simulations: Positive = 64
-    """Simulations per move of both players."""
+    """Simulations per move of both players in every match."""
     seed_games: EvenCount = 100
     """Games against each control: the supervised checkpoint, and a network trained on human rows
     alone for the same number of steps. Only candidates that the SPRT accepts play these matches."""
@@ -84,8 +84,7 @@ class FinetuneConfig:
     """Time limit in minutes, summed over all starts of the loop; the stage in progress then stops
     and can be resumed."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Random seed of games, searches, openings and the order of training rows; each generation
-    derives its own."""
+    """Random seed from which each generation derives its own."""
     buffer: Positive = 4
     """Number of recent generations whose searched rows are used for training, including the new
     one; generations with another explorer or other training targets are left out."""
@@ -96,22 +95,22 @@ class FinetuneConfig:
     """Maximum number of times that a searched row is used on average, over all training runs that
     led to a network."""
     workers: Count = 0
-    """Number of processes that play or search; 0 for one per core."""
+    """Worker processes; 0 for one per core, or fewer if memory for a GPU is short."""
     engine: str = "local"
     """Where games and searches run: local, ray, ray:HOST:PORT or ray://HOST:PORT."""
     games_share: Share = 0.0
-    """Share of self-play among the sources: a generation plays this share of `explore.games`."""
+    """Share of self-play: each generation plays this share of `explore.games`."""
     near_share: Share = 0.0
-    """Share of positions one to four random moves away from human positions: a generation searches
-    this share of `explore.count`. The rest are human positions."""
+    """Share of `explore.count` to search up to four random moves from human positions. What
+    games_share and near_share leave are human positions themselves."""
     explore: ExploreConfig = field(default_factory=_default_exploration)
-    """EXPLORE: number of positions, search settings and player; games_share and near_share set the
-    sources."""
+    """Settings of the searches: number of games and positions, search settings and player.
+    games_share and near_share set the sources."""
     train: TrainConfig = field(default_factory=default_training)
-    """TRAIN: settings of a generation's training. An epoch is a pass over the searched rows in the
-    buffer; training ends early when `most_uses` is reached."""
+    """Settings of a generation's training. An epoch is a pass over the searched rows in the buffer;
+    training ends early when `most_uses` is reached."""
     gate: GateConfig = field(default_factory=GateConfig)
-    """ARENA and the verdict: the conditions for promotion."""
+    """Matches of a candidate, and conditions for its promotion."""
 
     def __post_init__(self) -> None:
         if self.generations is None and self.minutes is None:

@@ -56,12 +56,12 @@ class Filters:
     """Settings of the filters; the defaults keep everything."""
 
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
-    """Keep only the moves of these players, named exactly as in the tags White and Black; default:
-    all players."""
+    """Keep only the moves of these players, named exactly as in the tags White and Black; by
+    default, those of all players."""
     min_elo: Count = 0
     """Minimum rating of both players; 0 also keeps games without ratings."""
     max_elo: Count = 0
-    """Maximum rating of both players; 0 for no limit."""
+    """Maximum rating of both players, or unknown; 0 for no limit."""
     rated_only: bool = False
     """Keep only games whose tag Event begins with "Rated". Casual games are often not played to
     win."""
@@ -70,7 +70,8 @@ class Filters:
     speeds: tuple[str, ...] = ()
     """Time controls to keep, such as `blitz,rapid`; default: all. By base + 40 x increment, a game
     is ultrabullet (below 30 s), bullet (below 180 s), blitz (below 480 s), rapid (below 1500 s) or
-    classical. Games without a clock are correspondence."""
+    classical. Games without a clock are correspondence; those with an unknown time control are
+    dropped."""
     since: str = ""
     """Keep games from this day on, such as 2024-01-31. Games without a complete date are then
     dropped."""
@@ -78,7 +79,7 @@ class Filters:
     """Keep games up to this day, such as 2024-01-31. Games without a complete date are then
     dropped."""
     evals_only: bool = False
-    """Keep only positions with an engine's evaluation ([%eval]), and games that have any."""
+    """Keep only positions with an engine's evaluation ([%eval]), and their games."""
     terminations: tuple[str, ...] = ()
     """Values of the Termination tag to keep, such as `normal,time forfeit`; default: all. The other
     values are abandoned, adjudication, death, emergency, rules infraction and unterminated."""
@@ -88,9 +89,9 @@ class Filters:
     """Minimum seconds on the mover's clock, since moves in time trouble are poor examples; 0 keeps
     all. Positions without a clock are kept."""
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of games to keep, from 0 to 1. A hash of the moves and the seed chooses them, so a
-    smaller share keeps a subset of the games of a larger one. For evaluated positions, the share of
-    row groups to read."""
+    """Share of games to keep, above 0 and at most 1. A hash of the movetext and the seed chooses
+    them, so a smaller share keeps a subset of the games of a larger one. For evaluated positions,
+    it is the share of row groups to read."""
     positions_per_game: Count = 0
     """Maximum number of positions per game, chosen by a hash, since neighboring positions are
     nearly duplicates; 0 for all."""

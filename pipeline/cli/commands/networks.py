@@ -33,7 +33,7 @@ class Presets(BaseCommand):
 class Runs(BaseCommand):
     """List checkpoints, reports and matches, newest first, with their data and results.
 
-    With --out, also draw the training curves of all checkpoints in one chart.
+    With --out, also draw the training curves of the newest checkpoints in one chart.
     """
 
     arguments: ClassVar = {"folders": "[FOLDER]..."}
@@ -83,11 +83,11 @@ class Export(BaseCommand):
     """Output file; by default model.onnx in the checkpoint's directory, where players look for
     it."""
     positions: Path | None = None
-    """Dataset whose test positions are used to compare; by default positions of random games."""
+    """Dataset whose test (or train) positions are compared; by default those of random games."""
     int8: bool = False
     """Quantize convolutions and attention to 8-bit integers, about twice as fast on a CPU. Expected
-    scores change by one or two percentage points. With --positions, activations are calibrated on
-    the train positions of that dataset."""
+    scores change by one or two percentage points. Activations are calibrated on train positions of
+    --positions, if given."""
     web: bool = False
     """Write one HTML page that plays the policy at a rating, without a search; --out is by default
     play.html in the checkpoint's directory."""
@@ -147,8 +147,7 @@ class Calibrate(BaseCommand):
     split: Literal["val", "test", "train", "latest"] = "val"
     """Split to fit on; use one that neither training nor `report` uses."""
     rows: Positive = 8192
-    """Number of random positions to search; the default takes two minutes with the embedded
-    network."""
+    """Number of random positions to search; with the embedded network, 8192 take two minutes."""
     simulations: Positive = 64
     """Simulations per position; use the number that players will use."""
 

@@ -50,10 +50,10 @@ class SelfPlay(BaseCommand):
     finished_only: bool = False
     """Make the dataset from the games and searches finished so far, without new ones."""
     workers: Count = 0
-    """Worker processes; 0 for one per core, on a GPU as many as its memory allows."""
+    """Worker processes; 0 for one per core, or fewer if memory for a GPU is short."""
     engine: str = "local"
     """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
-    ray://HOST:PORT; its nodes share --out."""
+    ray://HOST:PORT whose nodes share --out."""
 
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
@@ -106,10 +106,9 @@ class Finetune(BaseCommand):
     checkpoint: Path
     """Directory of the supervised checkpoint to start from."""
     out: Path
-    """Directory for the results: a checkpoint, and a folder for each generation."""
+    """Directory for the best checkpoint and a folder for each generation."""
     positions: tuple[Path, ...] = ()
-    """Datasets or training sets of human games, to search, to mix into training, and to measure
-    human top-1 on."""
+    """Datasets or training sets of human games, to search, to train on, and to measure top-1."""
     finetune: FinetuneConfig
     """Settings of the loop."""
 
@@ -142,14 +141,15 @@ class Arena(BaseCommand):
     basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
 
     players: tuple[str, ...]
-    """Players: a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND.
-    Limits and options follow after commas: uci:stockfish,nodes=1000."""
+    """Players: a checkpoint's directory, onnx:DIR (its model.onnx), hand-written, uniform, policy:X
+    (one of these without search) or uci:COMMAND. Limits and options follow after commas, as in
+    uci:stockfish,nodes=1000."""
     out: Path
     """Directory of the match or matches."""
     simulations: int = 64
-    """Simulations per move of checkpoints and evaluators."""
+    """Simulations per move of players that search and are not UCI engines."""
     nodes: int | None = None
-    """Nodes per move of UCI engines."""
+    """Nodes per move of UCI engines, which need this, --movetime or --tc."""
     movetime: int | None = None
     """Milliseconds per move, instead of simulations and nodes."""
     tc: str | None = None
