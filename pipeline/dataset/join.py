@@ -52,9 +52,8 @@ class JoinConfig:
     """Settings of a training set, which stay the same when more datasets are joined to it."""
 
     hold_out: str = NEWEST
-    """Games to hold out from training besides the val and test splits: newest (each dataset's last
-    day, and earlier days up to a tenth of its games), none, or all games of a dataset, by its
-    name."""
+    """Games to hold out besides the val and test splits: newest (each dataset's last day, and
+    earlier days up to a tenth of its games), none, or the name of a dataset to hold out wholly."""
 
 
 def join(

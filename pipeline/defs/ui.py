@@ -180,7 +180,6 @@ def serve(listener: socket.socket) -> None:
 
 
 def _stop_when_dead(server: "Server", processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Stop the web server as soon as one of the processes ends."""
     while all(process.poll() is None for process in processes):
         time.sleep(1.0)
     server.should_exit = True

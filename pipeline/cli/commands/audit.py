@@ -134,7 +134,6 @@ class Verify(BaseCommand):
         return result
 
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
-        """Verify one dataset; return its differences and a summary."""
         from pipeline.dataset.files.manifest import read_manifest
         from pipeline.dumps.source import find_dumps
         from pipeline.validation.verify import verify_dataset

@@ -42,8 +42,7 @@ class Runs(BaseCommand):
     folders: tuple[Path, ...] = (Path("datasets"),)
     """Folders to search, or the checkpoints to compare; by default datasets."""
     out: Path | None = None
-    """HTML page to write, with the list and the training curves of the newest checkpoints in one
-    chart."""
+    """HTML page to write, with the list and the training curves of the newest checkpoints."""
 
     def run(self) -> dict[str, Any]:
         """Return the list of runs, and write the page to --out if given."""
@@ -80,8 +79,7 @@ class Export(BaseCommand):
     checkpoint: Path
     """Directory of the checkpoint."""
     out: Path | None = None
-    """Output file; by default model.onnx in the checkpoint's directory, where players look for
-    it."""
+    """Output file; by default model.onnx in the checkpoint's directory, where players find it."""
     positions: Path | None = None
     """Dataset whose test (or train) positions are compared; by default those of random games."""
     int8: bool = False

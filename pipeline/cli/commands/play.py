@@ -107,10 +107,8 @@ def make_loader(
 ) -> Callable[[str | None, int], Evaluator]:
     """Return a function that loads a player, given a directory or None, and a number of threads.
 
-    For None, it loads the checkpoint `network`, or the evaluator if that is None too.
-
-    A network with a model.onnx (`fianchetto export`) is loaded without torch, which takes a second
-    to import.
+    For None, it loads the checkpoint `network`, or the evaluator if that is None too. A network
+    with a model.onnx (`fianchetto export`) is loaded without torch, which takes a second to import.
     """
 
     def load(directory: str | None, threads: int) -> Evaluator:

@@ -92,10 +92,11 @@ class Finetune(BaseCommand):
 
     First, the network's search is compared with the hand-written player's on held-out games. If
     the hand-written player errs less, the loop learns the value from it; otherwise it trains on
-    human rows alone. --teach overrides this choice. With `--games-share 1`, the network plays games
-    instead of searching positions. With `--explorer hand-written`, the hand-written player searches
-    or plays instead. OUT/best is an ordinary checkpoint; generations.csv has a row for each
-    generation.
+    human rows alone. --teach overrides this choice. If the hand-written player teaches, settings
+    that keep their defaults are adapted to the number of human rows. With `--games-share 1`, the
+    network plays games instead of searching positions. With `--explorer hand-written`, the
+    hand-written player searches or plays instead. OUT/best is an ordinary checkpoint;
+    generations.csv has a row for each generation.
     """
 
     basic: ClassVar = (

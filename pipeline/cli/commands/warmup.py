@@ -49,7 +49,7 @@ def compile_kernels(progress: Progress = silent, players: bool = True) -> None:
 def _count_compilations(
     work: Callable[[], None], compiled: "Synchronized[int]", progress: Progress = silent
 ) -> None:
-    """Call `work`, and count the kernels that it compiles in a counter shared by both processes."""
+    """Call `work`; count the kernels that it compiles in `compiled`, which both processes share."""
 
     def count() -> None:
         with compiled.get_lock():
