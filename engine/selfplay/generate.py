@@ -74,8 +74,7 @@ class SelfPlayConfig:
     """Half-moves without a capture or pawn move after which a game is stopped and counts as a draw;
     0 leaves this to the rules (100)."""
     resign: float = 0.0
-    """Resign if the value of the side to move stays below minus this threshold, which is below 1;
-    0 never resigns."""
+    """Resign when the mover's value stays below minus this threshold, below 1; 0 never resigns."""
 
     def __post_init__(self) -> None:
         for name in ("sampled_plies", "opening_plies", "cooling_plies", "draw_halfmoves"):

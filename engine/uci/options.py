@@ -58,9 +58,8 @@ class Options:
     style: str = _make_option(
         "search", "Style", 0, 0, ("search", "human", "human-strength", "policy")
     )
-    """How moves are chosen: by a search (search), like human players of `rating` (human), as
-    strongly as they do (human-strength, see engine/search/human.py), or by the policy alone
-    (policy)."""
+    """How to choose moves: by search, like human players of `rating` (human), as strongly as they
+    play (human-strength, see engine/search/human.py), or by the policy alone."""
     rating: int = _make_option(0, "Rating", 0, 4000)
     """Rating of both players in styles other than search, on the scale of the network's training
     games; 0 if unknown."""

@@ -43,7 +43,8 @@ class TrainConfig:
     steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Length of the run in optimizer steps."""
     epochs: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
-    """Length of the run in passes over the training rows; may be a fraction."""
+    """Length of the run in passes over the training rows; may be a fraction. `finetune` accepts
+    only epochs, as passes over the searched rows of recent generations."""
     batch_size: Annotated[int, Field(ge=2, le=10**6)] = 256
     """Positions per step, over all processes."""
     norm_rows: Annotated[int, Field(ge=2, le=10**6)] = 128
@@ -62,7 +63,7 @@ class TrainConfig:
     """Weight decay of convolution and linear weights, decoupled except for sgd; norms, biases and
     embeddings do not decay."""
     warmup: Share = 0.02
-    """Share of the run during which the learning rate rises from 1 % of its peak to the peak."""
+    """Share of the run during which the learning rate rises from a hundredth of its peak."""
     decay: Literal["cosine", "linear", "step", "none"] = "linear"
     """Decay of the learning rate after the warm-up: linear, cosine, step or none."""
     drops: Annotated[int, Field(ge=1, le=100)] = 2
@@ -123,7 +124,7 @@ class TrainConfig:
     """On a single GPU, capture the steps as CUDA graphs, which is several times as fast; with
     false, each kernel is launched separately."""
     save_seconds: Annotated[float, Field(ge=0.0, le=1e6)] = 60.0
-    """Seconds between saves, the most work that a killed run loses; 0 saves after each step."""
+    """Seconds between saves, which limit the work that a killed run loses; 0 saves every step."""
     log: Literal["none", "tensorboard", "wandb", "mlflow"] = "none"
     """Experiment tracker that also receives the lines of metrics.jsonl: tensorboard (written into
     the checkpoint's folder), wandb or mlflow. Its package must be installed."""

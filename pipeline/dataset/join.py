@@ -53,7 +53,7 @@ class JoinConfig:
 
     hold_out: str = NEWEST
     """Games to hold out besides the val and test splits: newest (each dataset's last day, and
-    earlier days up to a tenth of its games), none, or the name of a dataset to hold out wholly."""
+    earlier days up to a tenth of its games), none, or the name of a dataset to hold out fully."""
 
 
 def join(

@@ -61,7 +61,7 @@ class Filters:
     min_elo: Count = 0
     """Minimum rating of both players; 0 also keeps games without ratings."""
     max_elo: Count = 0
-    """Maximum rating of both players, or unknown; 0 for no limit."""
+    """Maximum rating of both players; 0 for no limit. Games without ratings are kept."""
     rated_only: bool = False
     """Keep only games whose tag Event begins with "Rated". Casual games are often not played to
     win."""

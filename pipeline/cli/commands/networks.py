@@ -81,7 +81,8 @@ class Export(BaseCommand):
     out: Path | None = None
     """Output file; by default model.onnx in the checkpoint's directory, where players find it."""
     positions: Path | None = None
-    """Dataset whose test (or train) positions are compared; by default those of random games."""
+    """Dataset on whose test positions (train, if it has none) the outputs are compared; by default
+    positions of random games."""
     int8: bool = False
     """Quantize convolutions and attention to 8-bit integers, about twice as fast on a CPU. Expected
     scores change by one or two percentage points. Activations are calibrated on train positions of

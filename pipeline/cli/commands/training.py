@@ -20,7 +20,7 @@ from pipeline.storage.job_folder import REPORT_KIND
 class Train(BaseCommand):
     """Train a network on datasets. Run the same command again to continue.
 
-    A finished run continues if it is given more minutes. Under torchrun, several processes share
+    A finished run continues if its length is increased. Under torchrun, several processes share
     each batch. Processes on other machines need --positions, --out and --start in a shared folder;
     --positions may also be in an object store.
     """

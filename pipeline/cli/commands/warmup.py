@@ -101,7 +101,6 @@ def _evaluate() -> None:
 
 
 def _evaluate_and_play() -> None:
-    """Search for moves, and play games of self-play."""
     from engine.evaluation.evaluator import uniform
     from engine.evaluation.handwritten import evaluate
     from engine.player.player import warm_up
