@@ -85,7 +85,7 @@ class Setting(NamedTuple):
 
 
 class GivenValue(NamedTuple):
-    """A value (text or list of texts) and where it was given, for error messages."""
+    """A value before its conversion, usually text, and where it was given, for error messages."""
 
     value: Any
     origin: str

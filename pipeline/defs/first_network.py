@@ -124,7 +124,7 @@ def materialize_asset(
     datasets: DataFolder,
     config: object = None,
 ) -> OpEvents:
-    """Call the function of an asset, record its materialization, and yield its checks."""
+    """Call the function of an asset, record its materialization, and yield its checks' results."""
     compute_fn: Any = asset.op.compute_fn
     result: dg.MaterializeResult[None] = call_with_supported(
         compute_fn.decorated_fn,

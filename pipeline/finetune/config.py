@@ -90,7 +90,7 @@ class FinetuneConfig:
     one; generations with another explorer or other training targets are left out."""
     human_share: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Share of human rows in a training batch, if there are human datasets (--positions). With
-    teach=value and keep_policy, human rows are used for one pass only."""
+    teach=value and keep_policy, it is 0 once every human row has been used."""
     most_uses: Annotated[float, Field(gt=0, le=1e6)] = 2.0
     """Maximum number of times that a searched row is used on average, over all training runs that
     led to a network."""

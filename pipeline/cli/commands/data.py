@@ -110,7 +110,7 @@ class Show(BaseCommand):
     """File for a picture of all planes; its suffix is the format, such as .png."""
 
     def run(self) -> dict[str, Any]:
-        """Return the planes as text and the legal moves with their labels."""
+        """Return the planes as text and the labels of legal moves; with --out, draw a picture."""
         import chess
 
         from pipeline.board.show import draw_picture, format_position, list_moves

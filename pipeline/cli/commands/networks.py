@@ -92,7 +92,7 @@ class Export(BaseCommand):
     play.html in the checkpoint's directory."""
 
     def run(self) -> dict[str, Any]:
-        """Export, and return the file and its differences from torch."""
+        """Export, and return the file, with its differences from torch unless it is a page."""
         from pipeline.training.export import export_checkpoint
 
         if self.web:

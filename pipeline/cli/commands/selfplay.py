@@ -114,7 +114,7 @@ class Finetune(BaseCommand):
     """Settings of the loop."""
 
     def run(self) -> dict[str, Any]:
-        """Run all generations and return the result."""
+        """Run the loop until its generations or minutes are reached, and return the result."""
         from pipeline.finetune.loop import finetune
 
         work = partial(finetune, self.checkpoint, self.finetune, self.out, human=self.positions)
@@ -170,7 +170,7 @@ class Arena(BaseCommand):
 
 
 def parse_player(text: str, **limits: Any) -> SideConfig:
-    """Parse PLAYER,NAME=VALUE,...; limits in the text override those in `limits`."""
+    """Parse PLAYER,NAME=VALUE,...; its own limits override `limits`. Raises PlayerError."""
     who, *assignments = re.split(r",(?=[^,=]+=)", text)
     own_limits: dict[str, str] = {}
     options = []

@@ -47,7 +47,7 @@ class Train(BaseCommand):
     proportion to their rows."""
 
     def run(self) -> dict[str, Any]:
-        """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
+        """Train and return the main entries of the checkpoint's card, or {} outside process 0."""
         from model.training.distributed import read_world
         from pipeline.storage.stores import parse_path
         from pipeline.training.train import train_on
@@ -163,7 +163,7 @@ class Imitate(BaseCommand):
     """Checkpoint that imitates another player, measured on the same games for comparison."""
 
     def run(self) -> dict[str, Any]:
-        """Train, and return the report without its boards."""
+        """Train, and return the report without its openings and boards."""
         from pipeline.imitation.imitate import imitate
         from pipeline.imitation.page import format_imitation
 

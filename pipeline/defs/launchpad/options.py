@@ -55,7 +55,7 @@ class TrainingSetOptions:
     """Games to hold out: the options of `fianchetto join`."""
 
     def derive_name(self, datasets: Sequence[Path]) -> str:
-        """Return a name derived from a hash of the datasets and options."""
+        """Return the dataset's name or the number of datasets, with a hash of them and `join`."""
         inputs = [hash_file(path / MANIFEST) for path in datasets] + [str(self.join)]
         digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:8]
         return f"{datasets[0].name if len(datasets) == 1 else f'{len(datasets)}-datasets'}-{digest}"
