@@ -62,7 +62,7 @@ class SearchConfig:
     value hardly change the policy."""
     widening_factor: float = 0.0
     """Progressive widening: search only the widening_factor * sqrt(visits) moves with the highest
-    priors; 0 searches all (puct)."""
+    priors, unless all of them lose; 0 searches all (puct)."""
     top_k: int = 0
     """Search only the top_k moves with the highest priors, unless all of them lose; 0 searches all
     (puct)."""
