@@ -29,7 +29,7 @@ class SearchConfig:
     simulations: int = 64
     """Simulations per searched position."""
     nodes: int = 0
-    """Maximum number of positions in a game's tree; 0 for 16 + three times the simulations."""
+    """Maximum number of positions in a game's tree; 0 for three times the simulations + 16."""
     leaves: int = 1
     """Leaves of one tree evaluated per batch. More leaves fill larger batches, but weaken play
     at the same number of simulations."""

@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:
-    """Print a result: `text`, or without it all entries as text; with `as_json`, all but `text`."""
+    """Print the `text` of a result, or its entries if it has none, or the entries as JSON."""
     if as_json:
         figures = {name: value for name, value in result.items() if name != "text"}
         text = json.dumps(figures, allow_nan=False)

@@ -102,9 +102,10 @@ def report(
 
 
 def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> Mapping[str, Any]:
-    """Measure a checkpoint's cross-entropy in nats on up to `count` random rows of all or a split.
+    """Measure cross-entropy on up to `count` random rows of a split; None draws from all splits.
 
-    Returns `loss`, None if it is not finite or no row has a move, and `rows`, the rows with a move.
+    Returns `loss` in nats, which is None if it is not finite or no row has a move, and `rows`, the
+    number of rows with a move.
     """
     import numpy as np
     import torch

@@ -87,7 +87,7 @@ def tuned_checkpoint(
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: DataFolder
 ) -> Result:
-    """Elo of the tuned network against its start, the hand-written player and any UCI engine."""
+    """Elo of the tuned network against its start, the hand-written player and a UCI engine."""
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.result_folder("tuned", context.partition_key)

@@ -104,8 +104,8 @@ class FinetuneConfig:
     """Share of `explore.count` to search up to four random moves from human positions. What
     games_share and near_share leave are human positions themselves."""
     explore: ExploreConfig = field(default_factory=_default_exploration)
-    """Settings of the searches: number of games and positions, search settings and player.
-    games_share and near_share set the sources."""
+    """Settings of games and searches: their numbers, search settings and player. games_share and
+    near_share set the sources."""
     train: TrainConfig = field(default_factory=default_training)
     """Settings of a generation's training. An epoch is a pass over the searched rows in the buffer;
     training ends early when `most_uses` is reached."""

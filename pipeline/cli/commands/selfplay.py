@@ -109,7 +109,7 @@ class Finetune(BaseCommand):
     out: Path
     """Directory for the best checkpoint and a folder for each generation."""
     positions: tuple[Path, ...] = ()
-    """Datasets or training sets of human games, to search, to train on, and to measure top-1."""
+    """Human games (datasets or training sets) to search, to train on, and to measure top-1 on."""
     finetune: FinetuneConfig
     """Settings of the loop."""
 

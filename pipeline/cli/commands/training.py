@@ -47,7 +47,7 @@ class Train(BaseCommand):
     proportion to their rows."""
 
     def run(self) -> dict[str, Any]:
-        """Train and return the main entries of the checkpoint's card, or {} outside process 0."""
+        """Train and return the main entries of the card; under torchrun, {} except in process 0."""
         from model.training.distributed import read_world
         from pipeline.storage.stores import parse_path
         from pipeline.training.train import train_on
