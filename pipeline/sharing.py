@@ -40,10 +40,11 @@ MAX_REPORT_BYTES = 64 << 20
 def push(
     folder: Path, repo: str, license: str, *, public: bool = False, report: Path | None = None
 ) -> dict[str, Any]:
-    """Publish a checkpoint or dataset in one commit, and return the commit's URL and files.
+    """Publish a checkpoint or dataset in one commit; return its URL, files, kind and repository.
 
-    A new repository is private unless `public`. The card quotes `report`, by default FOLDER/report.
-    Raises ConfigError, CheckpointError or DatasetError for the folder, FetchError for the hub.
+    A new repository is private unless `public`. A checkpoint's card quotes `report`, by default
+    FOLDER/report. Raises ConfigError, CheckpointError, OnnxError or DatasetError for files that
+    cannot be published, FetchError for the hub.
     """
     hub, kind = _import_hub(), _detect_kind(folder)
     name = repo.removeprefix(DATASET_PREFIX)
@@ -71,10 +72,10 @@ def push(
 
 
 def pull(repo: str, out: Path, *, revision: str | None = None) -> dict[str, Any]:
-    """Download a checkpoint, or a dataset named datasets/OWNER/NAME, check it, and return its kind.
+    """Download a checkpoint, or a dataset named datasets/OWNER/NAME; check and describe it.
 
-    A stopped download is resumed. Raises ConfigError for `out`, FetchError for the hub, and
-    CheckpointError or DatasetError for damaged files.
+    A stopped download is resumed. Raises ConfigError if `out` is not empty, FetchError for the hub,
+    and CheckpointError, OnnxError or DatasetError for damaged files.
     """
     hub = _import_hub()
     kind = "dataset" if repo.startswith(DATASET_PREFIX) else "model"
@@ -125,7 +126,7 @@ def _detect_kind(folder: Path) -> str:
 
 
 def _check_checkpoint(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's card after comparing its weights and its export with their hashes."""
+    """Return a checkpoint's card after checking its weights and its ONNX export, if any."""
     from model.checkpoint import load
     from model.inference.onnx_evaluator import find_export
 
@@ -223,7 +224,7 @@ The files are weights and JSON; loading them runs no code.
 
 
 def _format_data_card(folder: Path, repo: str, license: str) -> str:
-    """Return a dataset's own card with the hub's header, and the command that downloads it."""
+    """Return a dataset's card, or its name, with the hub's header and the download command."""
     path = folder / DATA_CARD_FILE
     card = path.read_text(encoding="utf-8") if path.exists() else f"# {folder.resolve().name}\n"
     use = f"fianchetto pull {DATASET_PREFIX}{repo} --out games"

@@ -27,7 +27,7 @@ class SearchConfig:
     algorithm: Literal["puct", "gumbel"] = "puct"
     """puct (AlphaZero), or gumbel: Sequential Halving at the root (Danihelka et al. 2022)."""
     simulations: int = 64
-    """Simulations per move."""
+    """Simulations per searched position."""
     nodes: int = 0
     """Maximum number of positions in a game's tree; 0 for three times the simulations plus 16."""
     leaves: int = 1
@@ -62,25 +62,26 @@ class SearchConfig:
     value hardly change the policy."""
     widening_factor: float = 0.0
     """Progressive widening: search only the widening_factor * sqrt(visits) moves with the highest
-    priors; 0 searches all (puct)."""
+    priors, unless all of them lose; 0 searches all (puct)."""
     top_k: int = 0
     """Search only the top_k moves with the highest priors, unless all of them lose; 0 searches all
     (puct)."""
     tail_mass: float = 0.0
-    """Skip the least likely moves, up to this total prior, unless all others lose (puct)."""
+    """Skip the least likely moves, up to this total prior, unless all others lose; 0 skips none
+    (puct)."""
     repetition_penalty: float = 0.0
-    """Value subtracted from root moves that repeat a position of the game."""
+    """Amount subtracted from the value (-1 to 1) of root moves that repeat a position."""
     early_stop: bool = False
     """Stop when the most visited root move can no longer be overtaken (puct)."""
     dominance: float = 0.0
-    """Stop after half the budget when one root move has this share of the visits; 0 never stops
-    (puct)."""
+    """Stop once half of the simulations are done and a root move has at least this share of the
+    visits; 0 never stops (puct)."""
     branching_exponent: float = 0.0
-    """Scale the simulations by (legal moves / 30) ** branching_exponent, clipped to 0.25..2; 0 is
-    off."""
+    """Multiply the simulations by (legal moves / 30) ** branching_exponent, clipped to 0.25..2; 0
+    is off."""
     endgame_factor: float = 1.0
-    """Scale the simulations from 1 (all pieces on the board) linearly down to this factor (only
-    kings); 1 is off."""
+    """Multiply the simulations by a factor that falls linearly from 1 (all pieces on the board) to
+    this value (only kings); 1 is off."""
 
     def __post_init__(self) -> None:
         if self.algorithm not in ("puct", "gumbel"):

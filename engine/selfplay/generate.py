@@ -66,8 +66,8 @@ class SelfPlayConfig:
     """Half-moves of the opening, in which moves are sampled in proportion to their visits (gumbel:
     their improved policy)."""
     cooling_plies: float = 8.0
-    """Half-life of the temperature after the opening, in half-moves; 0 plays the best move from
-    then on."""
+    """Half-life of the sampling temperature after the opening, in half-moves; 0 always plays the
+    best move after the opening."""
     most_plies: int = 512
     """Half-moves after which a game is stopped and counts as a draw."""
     draw_halfmoves: int = 0

@@ -57,9 +57,8 @@ class Options:
     style: str = _make_option(
         "search", "Style", 0, 0, ("search", "human", "human-strength", "policy")
     )
-    """search plays the best move, human like human players of `rating`, human-strength as strongly
-    as they do (engine/search/human.py), and policy the policy's likeliest move, or one sampled at
-    `temperature`."""
+    """How to choose moves: by search, like human players of `rating` (human), as strongly as they
+    play (human-strength, see engine/search/human.py), or by the policy alone."""
     rating: int = _make_option(0, "Rating", 0, 4000)
     """Rating of both players in styles other than search, on the scale of the network's training
     games; 0 if unknown."""
@@ -77,13 +76,13 @@ class Options:
     c_puct: float = _make_option(SearchConfig().c_puct, "CPuct", 0, 100)
     """Weight of exploration in the search."""
     temperature: float = _make_option(0.0, "Temperature", 0, 100)
-    """0 plays the best move; 1 samples in proportion to the search's visits or, in the style
-    policy, to the policy's probabilities; the human styles ignore it."""
+    """Temperature in the styles search and policy: 0 plays the best move, 1 samples in proportion
+    to the search's visits or the policy's probabilities."""
     seed: int = _make_option(0, "Seed", 0, 2**31 - 1)
     """Random seed of searches and sampled moves."""
     leaves: int = _make_option(8, "Leaves", 1, 256)
-    """Maximum positions per batch if time is the limit; with a number of nodes or simulations,
-    positions are evaluated one at a time."""
+    """Maximum positions per batch if only time limits the search; with a limit on nodes or
+    simulations, positions are evaluated one at a time."""
     overhead: int = _make_option(20, "Move Overhead", 0, 10_000)
     """Milliseconds lost per move between engine and GUI."""
     checkpoint: str = _make_option("", "Checkpoint")

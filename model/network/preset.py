@@ -58,9 +58,11 @@ class Preset:
     squeeze: OptionalSize
     """Hidden units of the gate; 0 without a gate."""
     policy: Literal["planes", "linear", "factored"]
-    """Policy head: `planes` (one per type of move), `linear` or `factored`."""
+    """Policy head: `planes` (one per type of move), `linear`, or `factored` (first the from-square,
+    then the to-square)."""
     policy_width: OptionalSize
-    """Channels of the policy head's hidden convolution or bottleneck; 0 for none."""
+    """Channels of the policy head's hidden convolution, or of a linear head's bottleneck; 0 for no
+    hidden convolution."""
     value: Literal["wdl", "tanh", "none"]
     """Value head: wdl (three logits), tanh (a score from -1 to 1) or none."""
     value_neck: Literal["flat", "pool"] = "flat"
@@ -77,7 +79,7 @@ class Preset:
     condition_width: OptionalSize = 0
     """Hidden units of the conditioning; 0 without conditioning."""
     move_features_width: OptionalSize = 0
-    """Hidden units that score each legal move by its features; 0 for none."""
+    """Hidden units of the layers that score each legal move by its features; 0 for no layers."""
     init: Literal["torch", "kaiming"] = "torch"
     """Initialization of convolutions and linear layers: `torch` (its defaults, except for layers
     that start at zero) or `kaiming`."""

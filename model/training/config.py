@@ -39,16 +39,17 @@ class TrainConfig:
     """
 
     minutes: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
-    """Length of the run in minutes of training, in total over all resumes."""
+    """Length of the run in minutes, in total over all resumes; or set steps or epochs instead."""
     steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Length of the run in optimizer steps."""
     epochs: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
-    """Length of the run in passes over the training rows; may be a fraction."""
+    """Length of the run in passes over the training rows; may be a fraction. `finetune` accepts
+    only epochs, as passes over the searched rows of recent generations."""
     batch_size: Annotated[int, Field(ge=2, le=10**6)] = 256
     """Positions per step, over all processes."""
     norm_rows: Annotated[int, Field(ge=2, le=10**6)] = 128
-    """Minimum number of rows for batch-norm statistics: a batch is split into equal microbatches of
-    at least this size."""
+    """Minimum number of rows for batch-norm statistics: a larger batch is split into equal
+    microbatches of at least this size."""
     optimizer: OptimizerName = "auto"
     """Optimizer: adamw, sgd (Nesterov momentum), muon (for convolutions and linear layers, with
     AdamW for the rest), or auto (muon for fianchetto-human, -human-m, -human-l and -rated, adamw
@@ -62,46 +63,46 @@ class TrainConfig:
     """Weight decay of convolution and linear weights, decoupled except for sgd; norms, biases and
     embeddings do not decay."""
     warmup: Share = 0.02
-    """Share of the run during which the learning rate rises from zero."""
+    """Share of the run during which the learning rate rises from a hundredth of its peak."""
     decay: Literal["cosine", "linear", "step", "none"] = "linear"
     """Decay of the learning rate after the warm-up: linear, cosine, step or none."""
     drops: Annotated[int, Field(ge=1, le=100)] = 2
     """Number of evenly spaced drops of the learning rate, with decay=step; the last drop reaches
-    final_rate."""
+    final_rate, or 0.001 of the peak if that is higher."""
     final_rate: Share = 0.002
-    """Learning rate at the end of the run, as a share of the peak."""
+    """Learning rate at the end of the run, as a share of the peak; without effect if decay=none."""
     ema: Annotated[float, Field(ge=0.0, le=0.999999)] = 0.999
     """Decay per step of the averaged weights, which are used for inference; 0 uses the last weights
     instead."""
     label_smoothing: Annotated[float, Field(ge=0.0, le=0.999)] = 0.0
     """Share of the policy target that is spread evenly over all legal moves."""
     visits_temperature: Annotated[float, Field(ge=0.05, le=100.0)] = 1.0
-    """Temperature of the visit distribution, which is the policy target of searched rows; values
-    below 1 sharpen it."""
+    """Temperature of the visit distribution, which is the policy target of searched rows with
+    teach=policy or both; values below 1 sharpen it."""
     legality_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.02
     """Weight of the penalty on illegal moves, which is -log of the legal moves' total probability;
     1 makes the policy loss the unmasked cross-entropy."""
     value_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.25
     """Weight of the value loss relative to the policy's cross-entropy."""
     value_loss: Literal["auto", "mse", "huber"] = "auto"
-    """Value loss: mse or huber on the score, or auto (cross-entropy for a wdl head, mse for a
-    scalar head)."""
+    """Value loss: mse or huber on the score, or auto (cross-entropy for a wdl head, mse for a tanh
+    head)."""
     eval_blend: Share = 0.5
     """Share of the engine evaluation in the value target of rows that have one; the result makes
     up the rest. Positions without a game use only the evaluation; at 0 they do not train the
     value."""
     engine_moves: bool = False
-    """Also train the policy on positions that have an engine's move instead of a human move."""
+    """Also train the policy on moves of engines and self-play, instead of only on human moves."""
     teach: Literal["auto", "policy", "value", "both", "none"] = "policy"
-    """Which heads learn from searched rows: policy (from the visits), value (from the best move's
-    value), both, or none. In `train`, auto means policy. In `finetune`, none trains on human rows
-    alone, and auto means policy if the network plays games, or value if --explorer is hand-written.
-    Otherwise, auto compares the searches of both players on held-out positions: it means value,
-    searched by the hand-written player, if that player errs less, else none."""
+    """Heads that learn from searched rows: policy (from the visits), value (from the best move's
+    value), both or none; auto chooses. In `train`, auto means policy. In `finetune`, none trains on
+    human rows alone, and auto means value if --explorer is hand-written, or policy if the network
+    only plays games. Otherwise, auto compares the searches of both players on held-out positions:
+    it means value, searched by the hand-written player, if that player errs less, else none."""
     keep_policy: bool = True
     """With teach=value, train the policy of searched rows towards the starting checkpoint's policy.
-    With false, train it on the human move, and towards the starting policy only if no move is
-    known."""
+    If false, it is trained on the human move, and towards the starting policy only in rows without
+    one."""
     search_value_share: Share = 1.0
     """Share of the search's value in the value target of searched rows, with teach=value or both;
     the rest is the usual target. Searched rows without a game use only the search's value."""
@@ -109,9 +110,10 @@ class TrainConfig:
     """Use game results as value targets; with false, rows without an evaluation (see eval_blend) or
     a search value do not train the value."""
     frozen_norms: bool = False
-    """Freeze the batch norms' running statistics, for short fine-tuning on unusual rows."""
+    """Normalize by the running statistics of batch norms, and freeze them; for short fine-tuning on
+    unusual rows."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    """Seed of the initial weights, the batch order and the hidden inputs."""
+    """Random seed of the initial weights, the order of rows, and the inputs hidden in some rows."""
     threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """CPU threads; 0 uses all cores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -122,7 +124,7 @@ class TrainConfig:
     """On a single GPU, capture the steps as CUDA graphs, which is several times as fast; with
     false, each kernel is launched separately."""
     save_seconds: Annotated[float, Field(ge=0.0, le=1e6)] = 60.0
-    """Seconds between saves: a killed run loses at most this much work; 0 saves after each step."""
+    """Seconds between saves, which limit the work that a killed run loses; 0 saves every step."""
     log: Literal["none", "tensorboard", "wandb", "mlflow"] = "none"
     """Experiment tracker that also receives the lines of metrics.jsonl: tensorboard (written into
     the checkpoint's folder), wandb or mlflow. Its package must be installed."""
@@ -131,7 +133,8 @@ class TrainConfig:
     least five in a run whose length is in minutes."""
     patience: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Stop after this many validations without an improvement of cross-entropy plus the calibrated
-    value's Brier score, and keep the best weights; 0 never stops early."""
+    value's Brier score, and keep the best weights; 0 never stops early. Needs
+    validation_every_steps."""
 
     def __post_init__(self) -> None:
         if sum(length is not None for length in (self.minutes, self.steps, self.epochs)) != 1:

@@ -52,7 +52,7 @@ def suggest_training(dataset: object, train_positions: int) -> str:
 
 
 def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str:
-    """Describe downloaded files, one line each."""
+    """Describe downloaded files, one line each, and suggest how to ingest them."""
     lines = []
     for name, entry in files.items():
         line = f"{out / name}: {entry['bytes'] / 1e6:,.1f} MB, "

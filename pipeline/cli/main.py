@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:
-    """Print the entry `text` of a result, or all other entries as JSON."""
+    """Print the `text` of a result, or its entries if it has none, or the entries as JSON."""
     if as_json:
         figures = {name: value for name, value in result.items() if name != "text"}
         text = json.dumps(figures, allow_nan=False)
@@ -118,7 +118,7 @@ def replace_control_characters(text: str) -> str:
 
 
 def run_and_report_errors(work: Callable[[], object]) -> int:
-    """Run `work` and return the exit status; print user and system errors as one line."""
+    """Run `work` and return the exit status; print interrupts and expected errors as one line."""
     try:
         work()
         return 0
@@ -148,7 +148,7 @@ def run_and_report_errors(work: Callable[[], object]) -> int:
 def parse(words: Sequence[str]) -> Any:
     """Parse a command line into an instance of a command's dataclass.
 
-    Raises SystemExit after printing help, and UserError for a mistake in the command line.
+    Raises SystemExit after printing help, the version or completions, and UserError for a mistake.
     """
     commands = CommandGroup(
         "fianchetto", help=PROGRAM_HELP, epilog=HELP_EPILOG, context_settings=CONTEXT_SETTINGS
@@ -182,7 +182,7 @@ class CommandGroup(click.Group):
         return Command(name) if name in COMMANDS else None
 
     def resolve_command(self, context: click.Context, words: list[str]) -> Any:
-        """Find the command of a command line. For an unknown one, suggest the closest name."""
+        """Find the command; for an unknown name, raise UserError with the closest one, if any."""
         if words[0] not in COMMANDS and not words[0].startswith("-"):
             near = get_close_matches(words[0], COMMANDS, n=1)
             raise UserError(
@@ -262,7 +262,7 @@ class Command(click.Command):
         return build_settings(self.cls, given, self.settings)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
-        """Parse the arguments; suggest --set for an unknown option that is a setting."""
+        """Parse the arguments; raise UserError for an unknown option that --set accepts."""
         try:
             return super().make_context(*words, **extra)
         except click.NoSuchOption as error:
@@ -274,7 +274,7 @@ class Command(click.Command):
             raise UserError(f"{error.option_name} is not an option; use {instead}") from error
 
     def _collect_values(self, params: dict[str, Any]) -> "dict[str, GivenValue]":
-        """Collect the values by key: options override --set, which overrides the YAML file."""
+        """Return the given values by key: options override --set, which overrides the YAML file."""
         from pipeline.cli.settings import GivenValue, parse_assignment, read_config, split_list
 
         path = params["config"]
@@ -307,7 +307,7 @@ class Command(click.Command):
         return f"--{names[0].replace('_', '-')}" if names else f"--set {key}"
 
     def _print_all_settings(self, context: click.Context, _: Any, wanted: bool) -> None:
-        """Print the command's docstring and all its settings, and exit."""
+        """If --help-all is given, print the command's docstring and all its settings, and exit."""
         if not wanted:
             return
         page = context.make_formatter()
@@ -329,7 +329,6 @@ class Command(click.Command):
 
 
 def _format_metavar(setting: "Setting") -> str:
-    """Return the placeholder of a setting's value in the help text."""
     return "|".join(setting.choices) or TYPE_METAVARS[setting.item_type] + (
         ",..." if setting.is_list and setting.splits_commas else ""
     )

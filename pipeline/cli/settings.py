@@ -75,7 +75,7 @@ class Setting(NamedTuple):
 
     @property
     def shown_default(self) -> str:
-        """Default in brackets, or `[required]`; "" if the default is empty."""
+        """Default in brackets, or `[required]`; "" if the default is None, False or empty."""
         if self.is_required:
             return "[required]"
         if self.default is None or self.default is False or self.default in ("", ()):
@@ -85,7 +85,7 @@ class Setting(NamedTuple):
 
 
 class GivenValue(NamedTuple):
-    """A value (text or list of texts) and where it was given, for error messages."""
+    """A value before its conversion, usually text, and where it was given, for error messages."""
 
     value: Any
     origin: str
@@ -174,7 +174,7 @@ def _suggest_key(name: str, keys: Collection[str]) -> str:
 
 
 def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, GivenValue]:
-    """Read a YAML file into values by key. Raises SettingError for unknown keys."""
+    """Read a YAML file into values by key. Raises SettingError for bad YAML and unknown keys."""
     import yaml
 
     try:
@@ -210,7 +210,7 @@ def flatten(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def parse_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, GivenValue]:
-    """Parse KEY=VALUE of `--set`."""
+    """Return the full key and the value of `--set KEY=VALUE`. Raises SettingError."""
     name, equals, value = text.partition("=")
     if not equals:
         raise SettingError(f"--set needs KEY=VALUE, got {text!r}")

@@ -52,8 +52,8 @@ class JoinConfig:
     """Settings of a training set, which stay the same when more datasets are joined to it."""
 
     hold_out: str = NEWEST
-    """Games to hold out from training: newest (the last days of each dataset, about a tenth of its
-    games), none, or the name of a dataset that is held out as a whole."""
+    """Games to hold out besides the val and test splits: newest (each dataset's last day, and
+    earlier days up to a tenth of its games), none, or the name of a dataset to hold out fully."""
 
 
 def join(

@@ -1,6 +1,6 @@
 """The assets from dump to accuracy report.
 
-Each asset reads its options, calls the library in a child process, and returns metadata.
+Each asset but `dump` reads its options, calls the library in a child process, and returns metadata.
 """
 
 from dataclasses import replace
@@ -57,7 +57,7 @@ RENAME_REMEDY = "choose another `name` in the launchpad"
 
 @dg.asset(partitions_def=dump_partitions, group_name="datasets", kinds={"file"}, code_version="1")
 def dump(context: dg.AssetExecutionContext, datasets: DataFolder) -> Result:
-    """A file of games (PGN). Each file in `datasets/dumps/` appears as a partition within a minute.
+    """A file of games. Each PGN file in `datasets/dumps/` appears as a partition within a minute.
 
     The job `first_network` downloads a month of Lichess games, or any URL, into this folder.
     """
@@ -127,7 +127,7 @@ build_positions = dg.define_asset_job(
 def training_set(
     context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: DataFolder
 ) -> Result:
-    """Positions joined for training without copying them; the newest games of each are held out."""
+    """Positions joined for training without copying; by default, the newest games are held out."""
     with report_user_errors(RENAME_REMEDY):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
@@ -218,7 +218,8 @@ def choose_start(
     """Return the starting checkpoint (None for random weights), the configuration and the reason.
 
     With `auto`, a run that already exists in `out` keeps its starting checkpoint. A new run on few
-    positions starts from the embedded network if the preset matches.
+    positions starts from the embedded network if the preset matches. With a starting checkpoint,
+    FINETUNING_LEARNING_RATE replaces the default learning rate.
     """
     start, reason = None, "start is set"
     if options.start == "auto" and (out / CARD_FILE).exists():

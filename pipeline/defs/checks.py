@@ -1,8 +1,7 @@
 """Asset checks: some read stored files and can run alone, others evaluate an asset's result.
 
 After a blocking check has failed, downstream assets do not run, neither in the same run nor in
-later ones (`steps.require_no_failed_check`), until the asset is materialized again or the check
-passes.
+later ones (`steps.require_no_failed_check`), until the check passes.
 """
 
 import warnings
@@ -206,7 +205,7 @@ def evaluate_report(report: Mapping[str, Any]) -> dg.AssetCheckResult:
 
 
 def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
-    """Check that the loss measured by `tasks.probe` is finite."""
+    """Check that the loss measured by `tasks.probe` is finite, or that no row could be measured."""
     loss, rows = probe["loss"], probe["rows"]
     if not rows:
         message = "the loss was not measured: no sampled row has a move"

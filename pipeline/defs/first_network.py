@@ -80,7 +80,7 @@ def find_partition(games: str) -> str:
 
 
 def fetch_games(context: dg.OpExecutionContext, games: str, datasets: DataFolder) -> str:
-    """Download the games, or link them into datasets/dumps; return their partition key."""
+    """Download or link the games if necessary; add their partition, and return its key."""
     key, folder = find_partition(games), datasets.path / "dumps"
     file = Path(games).expanduser()
     existing = [path.resolve() for path in datasets.list_dumps().get(key, [])]
@@ -124,7 +124,7 @@ def materialize_asset(
     datasets: DataFolder,
     config: object = None,
 ) -> OpEvents:
-    """Call the function of an asset, record its materialization, and yield its checks."""
+    """Call the function of an asset, record its materialization, and yield its checks' results."""
     compute_fn: Any = asset.op.compute_fn
     result: dg.MaterializeResult[None] = call_with_supported(
         compute_fn.decorated_fn,
@@ -153,7 +153,7 @@ FirstNetworkForm = Form[FirstNetworkOptions]
 def get_games(
     context: dg.OpExecutionContext, config: FirstNetworkForm, datasets: DataFolder
 ) -> OpEvents:
-    """Find the games on this machine, or download them."""
+    """Find the games on this machine, or download them, and record them as the asset `dump`."""
     with report_user_errors():
         key = fetch_games(context, read_form(config).games, datasets)
     yield from materialize_asset(context, assets.dump, key, datasets)
@@ -194,7 +194,7 @@ def train_network(
 def measure_network(
     context: dg.OpExecutionContext, config: FirstNetworkForm, datasets: DataFolder
 ) -> OpEvents:
-    """Measure how often the network's first choice is the move played."""
+    """If `report` is set, measure how often the network's first choice is the move played."""
     if read_form(config).report:
         options = make_form(ReportOptions)()
         yield from materialize_asset(context, assets.accuracy_report, "", datasets, options)

@@ -82,7 +82,7 @@ class DataFolder(dg.ConfigurableResource[None]):
         """Return the sorted folders of complete positions: those in `names`, or those of all dumps.
 
         Without `names`, the sample is used only if there are no other dumps. `expected` are the
-        partitions that Dagster lists as materialized. Raises UserError if any are missing.
+        partitions that Dagster lists as materialized. Raises UserError if any or all are missing.
         """
         folder = self.path / "positions"
         folders = {
@@ -105,7 +105,8 @@ class DataFolder(dg.ConfigurableResource[None]):
         found = sorted(complete & {folder / name for name in (*self.list_dumps(), *expected)})
         if not found:
             raise UserError(
-                f"{folder} has no complete dataset: materialize `positions`, or name datasets"
+                f"{folder} has no complete dataset of a known dump: materialize `positions`, or "
+                "list the datasets to use in the launchpad"
             )
         return [path for path in found if path.name != SAMPLE_KEY] or found
 

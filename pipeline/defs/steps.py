@@ -25,7 +25,7 @@ BLOCKING_CHECKS: Mapping[str, tuple[str, ...]] = {
     "positions": ("files_match_manifest", "no_game_in_two_splits", "rows_match_source"),
     "checkpoint": ("loads_with_finite_loss",),
 }
-"""Blocking checks by asset. After a failure, downstream assets do not run, in this run or later."""
+"""Blocking checks by asset. Until they pass again, downstream assets do not run."""
 MAX_EVALUATIONS = 10_000
 """Maximum number of a check's newest evaluations that are searched for a failure."""
 REMEDIES_BY_CODE = {
@@ -166,6 +166,7 @@ def find_folder(
     """Return a folder from the metadata entry `name` of an asset's materialization.
 
     A materialization by this run, or by the run that it retries, is preferred to the newest one.
+    Raises UserError if there is none, or if it does not have this entry.
     """
     found = _list_materializations(instance, key)
     runs = (run.run_id, run.parent_run_id, run.root_run_id)

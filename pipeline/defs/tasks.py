@@ -27,8 +27,8 @@ def ingest(
 ) -> Mapping[str, Any]:
     """Turn a dump into positions in `out`, and return the manifest.
 
-    With `replace`, or if the dump has changed, new positions are built beside the old ones and
-    replace them at the end (pipeline/ingest/replacing.py).
+    With `replace`, or if the dump or the version of the rows has changed, new positions are built
+    beside the old ones and replace them at the end (pipeline/ingest/replacing.py).
     """
     from pipeline.dataset.files.manifest import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
@@ -45,7 +45,8 @@ def ingest(
             return rebuild()
         try:
             return ingest_dumps([str(source)], out, config, **options)
-        except OtherDumpError:  # the dump has changed since the positions were built
+        except OtherDumpError:
+            # the dump, or the version of the rows, has changed since the positions were built
             return rebuild()
     # The games before the damage form a complete dataset. A check reports the damage.
     except DamagedError:
@@ -101,9 +102,10 @@ def report(
 
 
 def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> Mapping[str, Any]:
-    """Measure a checkpoint's cross-entropy in nats on `count` random rows.
+    """Measure cross-entropy on up to `count` random rows of a split; None draws from all splits.
 
-    Returns `loss`, which is None if it is not finite, and `rows`, the number of rows with a move.
+    Returns `loss` in nats, which is None if it is not finite or no row has a move, and `rows`, the
+    number of rows with a move.
     """
     import numpy as np
     import torch

@@ -90,7 +90,7 @@ def open_home(instance: dg.DagsterInstance, request: Request) -> Response:
 
 
 def show_settings(request: Request) -> Response:
-    """Return the page that lists the settings of all forms."""
+    """Return the page that lists the settings of the assets' forms."""
     return HTMLResponse(
         describe_settings(OPTIONS_BY_ASSET),
         headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY},
@@ -180,14 +180,13 @@ def serve(listener: socket.socket) -> None:
 
 
 def _stop_when_dead(server: "Server", processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Stop the web server as soon as one of the processes ends."""
     while all(process.poll() is None for process in processes):
         time.sleep(1.0)
     server.should_exit = True
 
 
 def start_module(module: str, *arguments: str) -> "subprocess.Popen[bytes]":
-    """Run a module as a program that ends with this process.
+    """Run a module as a program, which on Linux ends with this process.
 
     `python -m` is used because the module's script may not be in Python's folder (Debian, `pip
     install --user`).

@@ -58,7 +58,7 @@ class FetchConfig:
     base: Annotated[str, Field(pattern="^https?://")] = LICHESS
     """URL of the folder with the monthly dumps and their `sha256sums.txt`: Lichess or a mirror."""
     sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
-    """Expected SHA-256 of a file given by its URL; "" accepts any."""
+    """Expected SHA-256 of the file, if a single URL is fetched; "" accepts any."""
 
 
 def parse_month(name: str) -> str:

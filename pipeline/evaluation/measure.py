@@ -56,10 +56,10 @@ class PositionFilter:
     """Select the positions that a report counts."""
 
     min_ply: Count = 0
-    """First ply to count; 0 counts every position."""
+    """Number of half-moves at the start of each game that are not counted; 0 counts all."""
     limit: Count = 20_000
-    """Maximum number of positions, sampled before min_ply is applied; 0 for all. With 20,000, the
-    95 % interval of top-1 is about ±0.008."""
+    """Maximum number of positions, sampled at random before min_ply is applied; 0 for all. With
+    20,000, the 95 % interval of top-1 is about ±0.008."""
 
     def describe(self, where: str, *, common: bool = False) -> str:
         """Return the rule as text, for positions from `where`.

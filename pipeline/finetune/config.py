@@ -53,7 +53,7 @@ class GateConfig:
     """Maximum number of games against the best network; a candidate is rejected if the SPRT is
     still undecided after them."""
     simulations: Positive = 64
-    """Simulations per move of both players."""
+    """Simulations per move of both players in every match."""
     seed_games: EvenCount = 100
     """Number of games against each control, for candidates that the SPRT accepts. The controls are
     the supervised checkpoint, and a network trained on human rows alone for as many steps."""
@@ -84,34 +84,34 @@ class FinetuneConfig:
     """Time limit in minutes, summed over all starts of the loop; the stage in progress then stops
     and can be resumed."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Random seed of games, searches, openings and the order of training rows."""
+    """Random seed from which each generation derives its own."""
     buffer: Positive = 4
     """Number of recent generations whose searched rows are used for training, including the new
     one; generations with another explorer or other training targets are left out."""
     human_share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Share of human rows in a training batch, if there are human datasets (--positions). If the
-    hand-written player teaches, the default is 0.15. With teach=value and keep_policy, the share is
-    0 in generations that begin after one pass over the human rows."""
+    """Share of human rows in a training batch, if there are human datasets (--positions). With
+    teach=value and keep_policy, it is 0 once every human row has been used."""
     most_uses: Annotated[float, Field(gt=0, le=1e6)] = 2.0
     """Maximum number of times that a searched row is used on average, over all training runs that
     led to a network."""
     workers: Count = 0
-    """Processes that play or search; 0 for one per core, on a GPU as many as fit."""
+    """Worker processes; 0 for one per core, or fewer if memory for a GPU is short."""
     engine: str = "local"
     """Where games and searches run: local, ray, ray:HOST:PORT or ray://HOST:PORT."""
     games_share: Share = 0.0
-    """Share of self-play, from 0 to 1: each generation plays this share of `explore.games`."""
+    """Share of self-play: each generation plays this share of `explore.games`."""
     near_share: Share = 0.0
-    """Share of `explore.count` that is searched up to four random moves away from human positions.
-    Human positions get the share that games_share and near_share leave. If the hand-written player
-    teaches, the default is 2/3, or 0.3 with many human rows, of what games_share leaves."""
+    """Share of `explore.count` to search up to four random moves from human positions. What
+    games_share and near_share leave are human positions themselves."""
     explore: ExploreConfig = field(default_factory=_default_exploration)
-    """Settings of EXPLORE: number of games and positions, search and player."""
+    """Settings of games and searches: their numbers, search settings and player. games_share and
+    near_share set the sources."""
     train: TrainConfig = field(default_factory=default_training)
-    """Settings of TRAIN. An epoch is a pass over the searched rows in the buffer; training ends
+    """Settings of TRAIN. An epoch is a pass over the searched rows in the buffer;
+    training ends
     early when `most_uses` is reached."""
     gate: GateConfig = field(default_factory=GateConfig)
-    """Settings of ARENA, and conditions for promotion."""
+    """Matches of a candidate, and conditions for its promotion."""
 
     def __post_init__(self) -> None:
         if self.generations is None and self.minutes is None:

@@ -85,10 +85,10 @@ class IngestConfig(Filters):
     """Number of previous half-moves stored in a row, 1 to 8, for networks that read them
     (fianchetto-human); each after the first takes 1.6 bytes per row."""
     seed: Count = 0
-    """Random seed of the shuffle, of `sample` and of `positions_per_game`."""
+    """Random seed of the shuffle, and of the choices by `sample` and `positions_per_game`."""
     chunk_mib: Annotated[int, Field(ge=0, le=256)] = 0
-    """MiB of PGN text that a worker encodes at a time, into one shard per split; 0 chooses 8 to 64,
-    depending on the size of the dumps."""
+    """MiB of PGN text that a worker turns into shards at a time; 0 chooses 8 to 64, by the size of
+    the dumps."""
 
     def __post_init__(self) -> None:
         Filters.__post_init__(self)  # super() fails in a dataclass with slots

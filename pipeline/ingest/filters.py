@@ -56,12 +56,12 @@ class Filters:
     """Settings of the filters; the defaults keep everything."""
 
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
-    """Keep only the moves of these players, named exactly as in the tags White and Black; default:
-    all players."""
+    """Keep only the moves of these players, named exactly as in the tags White and Black; by
+    default, those of all players."""
     min_elo: Count = 0
     """Minimum rating of both players; 0 also keeps games without ratings."""
     max_elo: Count = 0
-    """Maximum rating of both players; 0 for no limit."""
+    """Maximum rating of both players; 0 for no limit. Games without ratings are kept."""
     rated_only: bool = False
     """Keep only games whose tag Event begins with "Rated", since casual games are often not played
     to win."""
@@ -70,7 +70,8 @@ class Filters:
     speeds: tuple[str, ...] = ()
     """Time controls to keep, such as `blitz,rapid`; default: all. By base + 40 x increment, a game
     is ultrabullet (below 30 s), bullet (below 180 s), blitz (below 480 s), rapid (below 1500 s) or
-    classical. Games without a clock are correspondence."""
+    classical. Games without a clock are correspondence; those with an unknown time control are
+    dropped."""
     since: str = ""
     """Keep only games from this day on, such as 2024-01-31, which drops those without a complete
     date."""
@@ -78,7 +79,7 @@ class Filters:
     """Keep only games up to this day, such as 2024-01-31, which drops those without a complete
     date."""
     evals_only: bool = False
-    """Keep only positions with an engine's evaluation ([%eval]), and games that have any."""
+    """Keep only positions with an engine's evaluation ([%eval]), and their games."""
     terminations: tuple[str, ...] = ()
     """Values of the Termination tag to keep, such as `normal,time forfeit`; default: all. The other
     values are abandoned, adjudication, death, emergency, rules infraction and unterminated."""

@@ -75,20 +75,20 @@ class ArenaConfig:
     """Settings of a match."""
 
     games: Annotated[int, Field(ge=2, multiple_of=2)] = 200
-    """Number of games, two with each opening; increase it to extend a finished match."""
+    """Number of games per match, two with each opening; increase it to extend a finished match."""
     seed: int = 0
     """Random seed for openings and searches."""
     book: Path | None = None
     """PGN or EPD file of openings; by default openings are generated."""
     plies: int = 8
-    """Length of generated openings in half-moves. From each game of a PGN book, at most this many
-    half-moves are taken, or the whole game if 0."""
+    """Half-moves of a generated opening, or maximum number to take from each game of a PGN book. In
+    a book, 0 takes whole games."""
     early: bool = False
     """End the match as soon as the sequential test (SPRT) reaches a decision."""
     sprt: SprtConfig = field(default_factory=SprtConfig)
     """Settings of the sequential test."""
     concurrency: Count = 0
-    """Number of concurrent games; 0 chooses 64, 8 per core with UCI engines, or all cores but one
-    with a time limit."""
+    """Number of concurrent games; 0 chooses one less than the number of cores if time is limited, 8
+    per core with UCI engines, otherwise 64."""
     margin: NonNegative = 0.05
     """Seconds by which a move may exceed its time before the game is lost on time."""

@@ -47,11 +47,11 @@ class ExploreConfig(SelfPlayConfig):
     """Positions to search, with source=people or near."""
     source: SourceName = "games"
     """Positions to search: those of self-play games (games), of human games (people), or up to four
-    random moves away from human games (near)."""
+    random moves from human games (near). `finetune` sets it by games_share and near_share."""
     explorer: Literal["network", "hand-written"] = "network"
     """Player whose search is used: the checkpoint's network, or the hand-written player."""
     search: SearchConfig = field(default_factory=_default_search)
-    """Search settings for each move or position. Noise applies to games only."""
+    """Search settings for each move or position. Noise is added in games only."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Random seed of games, searches and the choice of positions."""
     device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
@@ -61,8 +61,8 @@ class ExploreConfig(SelfPlayConfig):
     """Maximum number of half-moves at the start of a game that are sampled from the policy without
     search; each game draws its number up to this maximum."""
     resign: float = 0.95
-    """Resignation threshold from 0 to 1: a player resigns when its values stay below minus this
-    threshold; 0 disables resignation."""
+    """A player resigns when its value is below minus this threshold at two of its moves in a row; 0
+    disables this. Nobody resigns in the first 20 half-moves, or in a tenth of the games."""
     draw_penalty: Share = 0.0
     """Amount subtracted from the search's values in the rows of drawn games, for both sides."""
 

@@ -21,21 +21,21 @@ NUM_PRINTED_ROWS = 10
 class Join(BaseCommand):
     """Join datasets into a training set that holds out the newest games of each.
 
-    Rows are referenced, not copied. Run it again with the same --out to add datasets. Every
-    command that takes a dataset also takes a training set.
+    Rows are referenced, not copied. Run it again with the same --out to add datasets. Most
+    commands that take a dataset also take a training set.
     """
 
     arguments: ClassVar = {"datasets": "[DATASET...]"}
     basic: ClassVar = "out remove hold_out"
 
     datasets: tuple[Path, ...] = ()
-    """Datasets to add, made by `fianchetto ingest`."""
+    """Directories of the datasets to add; other training sets cannot be added."""
     out: Path
     """Directory of the training set."""
     remove: tuple[str, ...] = ()
     """Names of datasets to remove from the set; their files are kept."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Choose the games to hold out."""
+    """Games to hold out."""
 
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""
@@ -96,10 +96,10 @@ class Verify(BaseCommand):
     datasets: tuple[Path, ...]
     """Datasets or training sets."""
     sample: Count = 64
-    """Rows per dataset to check with python-chess; 0 verifies files only."""
+    """Number of random rows per dataset to replay with python-chess; 0 checks no rows."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from; by default they are looked for in the folder `dumps`
-    beside the datasets' folder."""
+    """Dumps that the datasets were made from; by default they are looked for in each dataset's
+    folder, and in the folders `dumps` and `sample` beside the folder that contains it."""
 
     def run(self) -> dict[str, Any]:
         """Verify the datasets and return a summary. Raises DifferenceError with all differences."""
@@ -134,7 +134,6 @@ class Verify(BaseCommand):
         return result
 
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
-        """Verify one dataset; return its differences and a summary."""
         from pipeline.dataset.files.manifest import read_manifest
         from pipeline.dumps.source import find_dumps
         from pipeline.validation.verify import verify_dataset

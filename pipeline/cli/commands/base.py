@@ -35,7 +35,7 @@ def raise_interrupt(number: int, frame: object) -> None:
 
 
 class StopOnSignal:
-    """Stop callback: returns True after SIGTERM or Ctrl-C; a second Ctrl-C interrupts at once."""
+    """Stop callback: returns True after SIGTERM or Ctrl-C; a later Ctrl-C interrupts at once."""
 
     received_signal: ClassVar[int] = 0
     """Number of the signal received, or 0; it determines the exit status."""
@@ -55,7 +55,7 @@ class StopOnSignal:
 
 
 def require_output(out: Path | None, kind: Kind, inputs: Iterable[Path]) -> None:
-    """Raise ConfigError if `out` is not writable, contains other results, or is inside an input."""
+    """Raise ConfigError if `out` is given but not writable, has other results or is in an input."""
     if out is not None:
         require_writable_folder(out)
         JobFolder(out, kind, ConfigError, reads=inputs).check()

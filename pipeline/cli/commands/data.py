@@ -57,13 +57,13 @@ class Ingest(BaseCommand):
     sources: tuple[str, ...]
     """Dumps to read, in this order; - reads standard input."""
     out: str | None = None
-    """Directory of the dataset, or a URL such as s3://bucket/prefix."""
+    """Directory of the dataset, or a URL such as s3://bucket/prefix; not used with --estimate."""
     estimate: bool = False
-    """Read a few megabytes, print estimates for the whole dump, and write nothing."""
+    """Estimate the dataset from the first megabytes of each dump, without making it."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and shard layout."""
     workers: Count = 0
-    """Worker processes; 0 for one per core, 1 to work in this process."""
+    """Number of worker processes; 0 for one per core. With engine local, 1 uses this process."""
     engine: str = "local"
     """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
     ray://HOST:PORT."""
@@ -110,7 +110,7 @@ class Show(BaseCommand):
     """File for a picture of all planes; its suffix is the format, such as .png."""
 
     def run(self) -> dict[str, Any]:
-        """Return the planes as text and the legal moves with their labels."""
+        """Return the planes as text and the labels of legal moves; with --out, draw a picture."""
         import chess
 
         from pipeline.board.show import draw_picture, format_position, list_moves

@@ -33,7 +33,7 @@ class Presets(BaseCommand):
 class Runs(BaseCommand):
     """List checkpoints, reports and matches, newest first, with their data and results.
 
-    With --out, also draw the training curves of all checkpoints in one chart.
+    With --out, also draw the training curves of the newest checkpoints in one chart.
     """
 
     arguments: ClassVar = {"folders": "[FOLDER]..."}
@@ -42,8 +42,7 @@ class Runs(BaseCommand):
     folders: tuple[Path, ...] = (Path("datasets"),)
     """Folders to search, or the checkpoints to compare; by default datasets."""
     out: Path | None = None
-    """HTML page to write, with the list and the training curves of the newest checkpoints in one
-    chart."""
+    """HTML page to write, with the list and the training curves of the newest checkpoints."""
 
     def run(self) -> dict[str, Any]:
         """Return the list of runs, and write the page to --out if given."""
@@ -80,20 +79,20 @@ class Export(BaseCommand):
     checkpoint: Path
     """Directory of the checkpoint."""
     out: Path | None = None
-    """Output file; by default model.onnx in the checkpoint's directory, where players look for
-    it."""
+    """Output file; by default model.onnx in the checkpoint's directory, where players find it."""
     positions: Path | None = None
-    """Dataset whose test positions are used to compare; by default positions of random games."""
+    """Dataset on whose test positions (train, if it has none) the outputs are compared; by default
+    positions of random games."""
     int8: bool = False
     """Quantize convolutions and attention to 8-bit integers, about twice as fast on a CPU. Expected
-    scores change by one or two percentage points. With --positions, activations are calibrated on
-    the train positions of that dataset."""
+    scores change by one or two percentage points. Activations are calibrated on train positions of
+    --positions, if given."""
     web: bool = False
     """Write one HTML page that plays the policy at a rating, without a search; --out is by default
     play.html in the checkpoint's directory."""
 
     def run(self) -> dict[str, Any]:
-        """Export, and return the file and its differences from torch."""
+        """Export, and return the file, with its differences from torch unless it is a page."""
         from pipeline.training.export import export_checkpoint
 
         if self.web:
@@ -147,8 +146,7 @@ class Calibrate(BaseCommand):
     split: Literal["val", "test", "train", "latest"] = "val"
     """Split to fit on; use one that neither training nor `report` uses."""
     rows: Positive = 8192
-    """Number of random positions to search; the default takes two minutes with the embedded
-    network."""
+    """Number of random positions to search; with the embedded network, 8192 take two minutes."""
     simulations: Positive = 64
     """Simulations per position; use the number that players will use."""
 

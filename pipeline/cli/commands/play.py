@@ -35,7 +35,7 @@ class Uci(BaseCommand):
     basic: ClassVar = "checkpoint evaluator"
 
     checkpoint: Path | None = None
-    """Directory of the checkpoint to play."""
+    """Directory of the checkpoint to play; by default the embedded network, if it is installed."""
     evaluator: Literal["hand-written", "uniform"] | None = None
     """Evaluator instead of a network: hand-written, or uniform (all moves are equally likely)."""
 
@@ -107,10 +107,8 @@ def make_loader(
 ) -> Callable[[str | None, int], Evaluator]:
     """Return a function that loads a player, given a directory or None, and a number of threads.
 
-    For None, it loads the checkpoint `network`, or the evaluator if that is None too.
-
-    A network with a model.onnx (`fianchetto export`) is loaded without torch, which takes a second
-    to import.
+    For None, it loads the checkpoint `network`, or the evaluator if that is None too. A network
+    with a model.onnx (`fianchetto export`) is loaded without torch, which takes a second to import.
     """
 
     def load(directory: str | None, threads: int) -> Evaluator:
@@ -179,12 +177,12 @@ class Review(BaseCommand):
     game: Path
     """PGN file; without --player, its first game is reviewed."""
     player: str = ""
-    """Name of a player, as in the tags White and Black; reviews all games of that player."""
+    """Name of a player, as in the tags White and Black; reviews up to 500 games of that player."""
     checkpoint: Path | None = None
     """Directory of the checkpoint that predicts human moves; by default the embedded network."""
     scores: Literal["auto", "game", "stockfish", "search"] = "auto"
-    """Source of scores: the game's [%eval] comments, Stockfish, or the network's search; auto takes
-    the first available."""
+    """Source of scores without --player: the game's [%eval] comments, Stockfish, or the network's
+    search; auto takes the first available."""
 
     def run(self) -> dict[str, Any]:
         """Return the review of the first game, or of all games of --player."""
@@ -220,7 +218,8 @@ class Review(BaseCommand):
         for block in read_dump(str(self.game)):
             data += block
             if len(data) > MAX_PGN_BYTES:
-                raise ConfigError(f"{self.game} is larger than {MAX_PGN_BYTES >> 20} MiB: split it")
+                limit = f"{MAX_PGN_BYTES >> 20} MiB of PGN text"
+                raise ConfigError(f"{self.game} has more than {limit}: split it")
         request = GamesRequest(pgn=data.decode("utf-8", "replace"), name=self.player)
         steps = review_games(request, self.checkpoint or EMBEDDED_CHECKPOINT)
         header = next(steps)["header"]

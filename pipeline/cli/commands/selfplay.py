@@ -50,10 +50,10 @@ class SelfPlay(BaseCommand):
     finished_only: bool = False
     """Make the dataset from the games and searches finished so far, without new ones."""
     workers: Count = 0
-    """Worker processes; 0 for one per core, on a GPU as many as its memory allows."""
+    """Worker processes; 0 for one per core, or fewer if memory for a GPU is short."""
     engine: str = "local"
     """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
-    ray://HOST:PORT; its nodes share --out."""
+    ray://HOST:PORT whose nodes share --out."""
 
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
@@ -92,10 +92,11 @@ class Finetune(BaseCommand):
 
     First, the network's search is compared with the hand-written player's on held-out games. If
     the hand-written player errs less, the loop learns the value from it; otherwise it trains on
-    human rows alone. --teach overrides this choice. With `--games-share 1`, the network plays games
-    instead of searching positions. With `--explorer hand-written`, the hand-written player searches
-    or plays instead. OUT/best is an ordinary checkpoint; generations.csv has a row for each
-    generation.
+    human rows alone. --teach overrides this choice. If the hand-written player teaches, settings
+    that keep their defaults are adapted to the number of human rows. With `--games-share 1`, the
+    network plays games instead of searching positions. With `--explorer hand-written`, the
+    hand-written player searches or plays instead. OUT/best is an ordinary checkpoint;
+    generations.csv has a row for each generation.
     """
 
     basic: ClassVar = (
@@ -106,15 +107,14 @@ class Finetune(BaseCommand):
     checkpoint: Path
     """Directory of the supervised checkpoint to start from."""
     out: Path
-    """Directory for the results: a checkpoint, and a folder for each generation."""
+    """Directory for the best checkpoint and a folder for each generation."""
     positions: tuple[Path, ...] = ()
-    """Datasets or training sets of human games, to search, to mix into training, and to measure
-    human top-1 on."""
+    """Human games (datasets or training sets) to search, to train on, and to measure top-1 on."""
     finetune: FinetuneConfig
     """Settings of the loop."""
 
     def run(self) -> dict[str, Any]:
-        """Run all generations and return the result."""
+        """Run the loop until its generations or minutes are reached, and return the result."""
         from pipeline.finetune.loop import finetune
 
         work = partial(finetune, self.checkpoint, self.finetune, self.out, human=self.positions)
@@ -142,14 +142,15 @@ class Arena(BaseCommand):
     basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
 
     players: tuple[str, ...]
-    """Players: a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND.
-    Limits and options follow after commas: uci:stockfish,nodes=1000."""
+    """Players: a checkpoint's directory, onnx:DIR (its model.onnx), hand-written, uniform, policy:X
+    (one of these without search) or uci:COMMAND. Limits and options follow after commas, as in
+    uci:stockfish,nodes=1000."""
     out: Path
     """Directory of the match or matches."""
     simulations: int = 64
-    """Simulations per move of checkpoints and evaluators."""
+    """Simulations per move of players that search and are not UCI engines."""
     nodes: int | None = None
-    """Nodes per move of UCI engines."""
+    """Nodes per move of UCI engines, which need this, --movetime or --tc."""
     movetime: int | None = None
     """Milliseconds per move, instead of simulations and nodes."""
     tc: str | None = None
@@ -169,7 +170,7 @@ class Arena(BaseCommand):
 
 
 def parse_player(text: str, **limits: Any) -> SideConfig:
-    """Parse PLAYER,NAME=VALUE,...; limits in the text override those in `limits`."""
+    """Parse PLAYER,NAME=VALUE,...; its own limits override `limits`. Raises PlayerError."""
     who, *assignments = re.split(r",(?=[^,=]+=)", text)
     own_limits: dict[str, str] = {}
     options = []

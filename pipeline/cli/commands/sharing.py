@@ -28,7 +28,7 @@ class Push(BaseCommand):
     """License of the files, by its identifier on the hub, such as mit. A network that started from
     the embedded one needs gpl-3.0."""
     report: Path | None = None
-    """Report to quote in a checkpoint's card; by default FOLDER/report."""
+    """Directory of the report to quote in a checkpoint's card; by default FOLDER/report."""
     public: bool = False
     """Make the repository public if it is new."""
 
@@ -58,7 +58,7 @@ class Pull(BaseCommand):
     out: Path
     """Directory for the files, new or empty."""
     revision: str | None = None
-    """Branch, tag or commit; by default the newest."""
+    """Branch, tag or commit; by default the newest commit of the main branch."""
 
     def run(self) -> dict[str, Any]:
         """Download, and return the directory."""

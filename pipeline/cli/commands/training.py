@@ -20,7 +20,7 @@ from pipeline.storage.job_folder import REPORT_KIND
 class Train(BaseCommand):
     """Train a network on datasets. Run the same command again to continue.
 
-    A finished run continues if it is given more minutes. Under torchrun, several processes share
+    A finished run continues if its length is increased. Under torchrun, several processes share
     each batch. Processes on other machines need --positions, --out and --start in a shared folder;
     --positions may also be in an object store.
     """
@@ -32,15 +32,14 @@ class Train(BaseCommand):
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
     positions: tuple[str, ...]
-    """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or URLs such as
-    s3://bucket/prefix."""
+    """Datasets or training sets to train on: folders, or URLs such as s3://bucket/prefix."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """Network, one of `fianchetto presets`; by default that of --out or --start, otherwise
-    fianchetto-human."""
+    """Preset of the network (`fianchetto presets` lists them); by default that of the run in --out
+    or of --start, otherwise fianchetto-human."""
     start: Path | None = None
-    """Checkpoint whose weights the run starts from."""
+    """Checkpoint whose weights a new run starts from; by default the weights are random."""
     train: TrainConfig
     """Batches, optimizer and losses."""
     shares: tuple[float, ...] = ()
@@ -48,7 +47,7 @@ class Train(BaseCommand):
     proportion to their rows."""
 
     def run(self) -> dict[str, Any]:
-        """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
+        """Train and return the main entries of the card; under torchrun, {} except in process 0."""
         from model.training.distributed import read_world
         from pipeline.storage.stores import parse_path
         from pipeline.training.train import train_on
@@ -96,17 +95,17 @@ class Report(BaseCommand):
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` is the newest games, which a training set holds out."""
     rule: PositionFilter = field(default_factory=PositionFilter)
-    """Choose the positions of the split to measure."""
+    """Positions of the split to measure."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True
     """Give the players' ratings and clocks to networks that use them."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train positions are excluded from a second accuracy figure; by default
-    --positions."""
+    """Datasets whose train positions a second accuracy figure leaves out; by default --positions,
+    unless --split is train."""
     rating_rows: Count = 0
-    """Positions of each rating band to predict once for each of 11 ratings, with a network that
-    uses ratings; 0 skips this."""
+    """Number of positions per rating band to evaluate at 11 ratings, at the players' own and at
+    unknown ratings, for a network that uses ratings; 0 skips this."""
     simulations: Count = 0
     """Simulations per position of a search that predicts human moves, to compare it with the policy
     alone; 0 skips this."""
@@ -153,8 +152,7 @@ class Imitate(BaseCommand):
     basic: ClassVar = "player out base stranger"
 
     sources: tuple[str, ...]
-    """PGN files (plain, .zst, .bz2, .gz) or URLs with the player's games; other games are
-    skipped."""
+    """PGN files (plain, .zst, .bz2, .gz, .zip) or URLs; games of other players are skipped."""
     player: tuple[str, ...] = field(metadata=NAMES_HOLD_COMMAS)
     """The player's name, exactly as in the tags White and Black; repeat it for other accounts."""
     out: Path
@@ -162,10 +160,10 @@ class Imitate(BaseCommand):
     base: Path | None = None
     """Checkpoint to start from; by default the embedded network."""
     stranger: Path | None = None
-    """Network of another player, measured on the same games for comparison."""
+    """Checkpoint that imitates another player, measured on the same games for comparison."""
 
     def run(self) -> dict[str, Any]:
-        """Train, and return the report without its boards."""
+        """Train, and return the report without its openings and boards."""
         from pipeline.imitation.imitate import imitate
         from pipeline.imitation.page import format_imitation
 

@@ -49,7 +49,7 @@ def compile_kernels(progress: Progress = silent, players: bool = True) -> None:
 def _count_compilations(
     work: Callable[[], None], compiled: "Synchronized[int]", progress: Progress = silent
 ) -> None:
-    """Call `work`, and count the kernels that it compiles in a counter shared by both processes."""
+    """Call `work`; count the kernels that it compiles in `compiled`, which both processes share."""
 
     def count() -> None:
         with compiled.get_lock():
@@ -101,7 +101,6 @@ def _evaluate() -> None:
 
 
 def _evaluate_and_play() -> None:
-    """Search for moves, and play games of self-play."""
     from engine.evaluation.evaluator import uniform
     from engine.evaluation.handwritten import evaluate
     from engine.player.player import warm_up

@@ -11,8 +11,8 @@ Dagster shows each field with its type, choices, default and description. `read_
 the dataclass, which validates all values. The launchpad hides fields that default to None
 (dagster#31166), so None is shown as 0 or "".
 
-Forms have no settings that name a program, a URL or a file: these keep the dataclass's default, or
-the assets set them from the environment (resources.py).
+Forms have no settings that name a program, a URL or a file, except `games` of `first_network`.
+Other settings of this kind keep their default, or the environment sets them (resources.py).
 """
 
 import dataclasses

@@ -41,21 +41,21 @@ class TrainingSetOptions:
 
     form: ClassVar = ("positions", "name", "remove", "audit")
     positions: tuple[str, ...] = ()
-    """Datasets to join, by their folders in datasets/positions; by default those of all dumps
-    except the sample."""
+    """Datasets to join, by their folders in datasets/positions; by default those of all dumps. The
+    sample is then used only if there are no others."""
     name: str = ""
     """Folder in datasets/training_sets; an existing training set is extended. "" chooses a name by
     the datasets and options."""
     remove: tuple[str, ...] = ()
     """Datasets to remove from an existing training set; their files are kept."""
     audit: bool = True
-    """Count duplicates, and test positions that also occur in train; needs 16 bytes of temporary
-    disk space per row."""
+    """Count duplicates, and test positions that also occur in train; needs up to 16 bytes of
+    temporary disk space per row."""
     join: JoinConfig = field(default_factory=JoinConfig)
     """Games to hold out: the options of `fianchetto join`."""
 
     def derive_name(self, datasets: Sequence[Path]) -> str:
-        """Return a name derived from a hash of the datasets and options."""
+        """Return the dataset's name or the number of datasets, with a hash of them and `join`."""
         inputs = [hash_file(path / MANIFEST) for path in datasets] + [str(self.join)]
         digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:8]
         return f"{datasets[0].name if len(datasets) == 1 else f'{len(datasets)}-datasets'}-{digest}"
@@ -67,12 +67,12 @@ class CheckpointOptions:
 
     form: ClassVar = ("minutes", "preset", "start", "training_set", "name")
     preset: Annotated[str, presets] = DEFAULT_PRESET
-    """Network to train; `fianchetto presets` describes them."""
+    """Preset of the network to train; `fianchetto presets` describes all presets."""
     start: str = "auto"
-    """Starting weights: auto, embedded, scratch, or a folder in datasets/checkpoints. auto keeps
-    the start of an existing run. It starts a new run from the embedded network if there are fewer
-    than 100,000 games and the preset matches, otherwise from scratch. Except from scratch, the
-    default learning rate is 0.0005."""
+    """Starting weights: auto, embedded, scratch (random), or a folder in datasets/checkpoints. auto
+    keeps the start of an existing run. It starts a new run from the embedded network if there are
+    fewer than 7 million positions (about 100,000 games) and the preset matches, otherwise from
+    scratch. The default learning rate is 0.0005 if the start is a network."""
     training_set: str = ""
     """Folder in datasets/training_sets; "" for the one made by this run, otherwise the newest."""
     name: str = ""
@@ -134,10 +134,10 @@ class StrengthOptions:
 
     form: ClassVar = ("simulations", "games")
     simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
-    """Simulations per move of the network; each number is a separate match. The network it started
-    from plays with the first number."""
+    """Simulations per move of the tuned network, which plays every opponent at each number. The
+    supervised network and the control play with the first number."""
     games: EvenCount = 200
-    """Games against each opponent."""
+    """Games in each match."""
 
 
 OPTIONS_BY_ASSET = {

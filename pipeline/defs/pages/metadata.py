@@ -44,7 +44,7 @@ MAX_TABLE_ROWS = 200
 
 
 def describe_path(path: Path) -> Metadata:
-    """Return metadata with the path of a result."""
+    """Return metadata with a result's path, also as a URI."""
     return {"path": dg.MetadataValue.path(path), "dagster/uri": path.as_uri()}
 
 
@@ -114,7 +114,6 @@ def describe_training_set(
 
 
 def _count_splits(page: Mapping[str, Any]) -> dg.TableMetadataValue:
-    """Return a table with the number of positions in each split."""
     return make_table(
         [{"split": name, "positions": count} for name, count in page["positions"].items()]
     )
@@ -132,7 +131,7 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 
 def _draw_curves(directory: Path) -> Metadata:
-    """Draw the training curves of a checkpoint and of the newest other ones in one picture."""
+    """Draw the training curves of a checkpoint and of the newest others; {} without any."""
     from model.training.monitor import METRICS_FILE, read_metrics
 
     others = [path.parent for path in directory.parent.glob(f"*/{METRICS_FILE}")]

@@ -29,7 +29,7 @@ PICTURES_FOLDER = "pictures"
 def publish_picture(content: bytes, suffix: str, title: str = "") -> str:
     """Write a picture, and return Markdown that shows it.
 
-    Markdown cannot scale a PNG, so it must be at most METADATA_PIXELS pixels wide.
+    Markdown cannot scale a PNG, so a PNG must be at most METADATA_PIXELS pixels wide.
     """
     folder = DataFolder().path / "reports" / PICTURES_FOLDER
     name = hashlib.sha256(content).hexdigest()[:12] + suffix
@@ -39,7 +39,7 @@ def publish_picture(content: bytes, suffix: str, title: str = "") -> str:
 
 
 def draw_histogram(values: NDArray[Any], title: str, label: str) -> bytes:
-    """Draw a histogram of games as a PNG."""
+    """Draw a histogram of values, one for each player of a game, as a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(METADATA_PIXELS / 80, 2.8), dpi=80, layout="constrained")

@@ -50,7 +50,7 @@ def describe_finetuning(out: Path, result: Mapping[str, Any]) -> Metadata:
 
 
 def _describe_teacher(tuned: Path) -> Metadata:
-    """Return what the loop has chosen to learn from its searches; {} if the user chose it."""
+    """Return the text of a loop's last comparison of teachers; {} if it compared none."""
     choice = read_state(tuned).last_comparison
     return {} if choice is None else {"teacher": dg.MetadataValue.md(choice.text)}
 
@@ -63,7 +63,7 @@ def _select_elo(match: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _quote_games(out: Path, generations: int) -> Metadata:
-    """Return the first NUM_SAMPLE_GAMES games of the newest generation that has any."""
+    """Return the first NUM_SAMPLE_GAMES games of the newest generation that has any, or {}."""
     for number in range(generations, 0, -1):
         pgn = locate_generation(out, number) / "games" / "games.pgn"
         if pgn.is_file():
