@@ -80,7 +80,7 @@ def main() -> None:
                     options.minutes,
                     write_picture,
                 )
-                page.set_viewport_size({"width": 2300, "height": 1350})
+                page.set_viewport_size({"width": 2300, "height": 870})
                 take_graph(page, server)
                 take_run(page, server)
         finally:

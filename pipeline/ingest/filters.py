@@ -63,8 +63,8 @@ class Filters:
     max_elo: Count = 0
     """Maximum rating of both players; 0 for no limit. Games without ratings are kept."""
     rated_only: bool = False
-    """Keep only games whose tag Event begins with "Rated", since casual games are often not played
-    to win."""
+    """Keep only games whose tag Event begins with "Rated". Casual games are often not played to
+    win."""
     exclude_bots: bool = False
     """Drop games in which a player has the title BOT or a name that begins with "lichess AI"."""
     speeds: tuple[str, ...] = ()
@@ -73,11 +73,11 @@ class Filters:
     classical. Games without a clock are correspondence; those with an unknown time control are
     dropped."""
     since: str = ""
-    """Keep only games from this day on, such as 2024-01-31, which drops those without a complete
-    date."""
+    """Keep only games from this day on, such as 2024-01-31. Games without a complete date are
+    dropped."""
     until: str = ""
-    """Keep only games up to this day, such as 2024-01-31, which drops those without a complete
-    date."""
+    """Keep only games up to this day, such as 2024-01-31. Games without a complete date are
+    dropped."""
     evals_only: bool = False
     """Keep only positions with an engine's evaluation ([%eval]), and their games."""
     terminations: tuple[str, ...] = ()
@@ -89,9 +89,9 @@ class Filters:
     """Minimum seconds on the mover's clock, to drop moves in time trouble, which are poor examples;
     0 keeps all, and positions without a clock are always kept."""
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of games to keep, above 0 and at most 1, chosen by a hash of the moves and the seed, so
-    that a smaller share is a subset of a larger one; for evaluated positions, the share of row
-    groups (or blocks of JSON lines) to read."""
+    """Share of games to keep, above 0 and at most 1. A hash of the movetext and the seed chooses
+    them, so a smaller share keeps a subset of the games of a larger one. For evaluated positions,
+    it is the share of row groups, or of blocks of JSON lines, to read."""
     positions_per_game: Count = 0
     """Maximum number of positions per game, chosen by a hash, since neighboring positions are
     nearly duplicates; 0 for all."""
