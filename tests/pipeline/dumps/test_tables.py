@@ -70,7 +70,14 @@ def add_index(rows: list[tuple[str, ...]], name: str) -> list[tuple[str, ...]]:
     return [(name, *rows[0]), *((str(at), *row) for at, row in enumerate(rows[1:]))]
 
 
-WITH_HEADER = [PUZZLE_COLUMNS, *PUZZLES]
+WITH_HEADER = [
+    (
+        *("PuzzleId", "FEN", "Moves", "Rating", "RatingDeviation"),
+        *("Popularity", "NbPlays", "Themes", "GameUrl", "OpeningTags"),
+    ),
+    *PUZZLES,
+]
+"""Rows of the table that Lichess publishes."""
 VARIANTS = {
     "quoted header": write_csv(WITH_HEADER, quoting=csv.QUOTE_ALL),
     "no header": write_csv(PUZZLES),
