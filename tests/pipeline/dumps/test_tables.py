@@ -58,6 +58,7 @@ def ingest_puzzles(path: Path, out: Path) -> tuple[Rows, Rows]:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rows, Rows]:
     """Return the rows and puzzles of the table as Lichess publishes it."""
+    assert WITH_HEADER[0] == PUZZLE_COLUMNS
     folder = tmp_path_factory.mktemp("expected")
     (folder / "puzzles.csv").write_bytes(write_csv(WITH_HEADER))
     rows, puzzles = ingest_puzzles(folder / "puzzles.csv", folder / "out")
