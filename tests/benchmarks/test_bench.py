@@ -1,13 +1,14 @@
 """The benchmarks run on a small dump, and their results are consistent; no speed is asserted."""
 
 import io
+import time
 from pathlib import Path
 
 import chess.pgn
 import numpy as np
 import pytest
 
-from benchmarks import batches, ingest, scale, search
+from benchmarks import batches, gpu, ingest, scale, search
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board
 from engine.encoding.planes import unpack
@@ -51,6 +52,13 @@ def test_a_stream_has_whole_games_up_to_its_size(tmp_path: Path) -> None:
     assert list(scale.repeat_games([b"aa"], 1)) == []
     with pytest.raises(ConfigError, match="must be at least 10,000,000 bytes, got 1"):
         scale.measure(tmp_path / "dump.pgn", IngestConfig(), 1)
+
+
+def test_a_report_skips_measurements_without_time_left() -> None:
+    report = gpu.Report(deadline=time.perf_counter() + 600)
+    report.add("a", "b", 1, str, 7)
+    report.add("c", "d", 1000, pytest.fail)
+    assert report.rows == [("a", "b", "7"), ("c", "d", "skipped: no time left")]
 
 
 @pytest.mark.slow

@@ -100,6 +100,8 @@ def test_the_initial_position_is_even_and_an_extra_rook_wins() -> None:
     assert abs(value(chess.Board())) < 30
     without_rook = chess.Board("1nbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQk - 0 1")
     assert value(without_rook) > 350
+    without_rook.turn = chess.BLACK
+    assert value(without_rook) < -350
 
 
 def test_mate_and_stalemate_are_certain() -> None:
@@ -148,6 +150,12 @@ def test_a_one_ply_search_mates_a_bare_king() -> None:
             break
         board.push(choose_greedily(board, set()))
     assert board.is_checkmate()
+
+
+def test_shared_results_cannot_be_changed() -> None:
+    for part in uniform(planes_of(chess.Board())[None]):
+        with pytest.raises(ValueError, match="read-only"):
+            part[0, 0] = 1
 
 
 @pytest.mark.parametrize("evaluator", [uniform, handwritten.evaluate])

@@ -197,7 +197,13 @@ def test_games_do_not_depend_on_the_concurrency() -> None:
 
 @pytest.mark.parametrize(
     "limit",
-    [Limit(base=8.0, increment=0.1), Limit(base=8.0, moves=40), Limit(movetime=0.3), Limit()],
+    [
+        Limit(base=8.0, increment=0.1),
+        Limit(base=8.0, moves=40),
+        Limit(base=0.005),
+        Limit(movetime=0.3),
+        Limit(),
+    ],
 )
 def test_a_player_has_the_same_limits_in_a_match_as_over_uci(limit: Limit) -> None:
     side = LocalSide(Contestant(name="", limit=limit, evaluator=uniform), 1)

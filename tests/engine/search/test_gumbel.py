@@ -1,4 +1,4 @@
-"""Gumbel search: what the slow reference does not cover, the noise and repeated runs."""
+"""Gumbel search: plans and an improved policy computed by hand, the noise and repeated runs."""
 
 from collections import Counter
 
@@ -8,6 +8,7 @@ import pytest
 
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
+from engine.search.gumbel import plan_halving
 from tests.engine.search.stubs import (
     MIDDLEGAME,
     TableEvaluator,
@@ -15,9 +16,39 @@ from tests.engine.search.stubs import (
     search_board,
     start_board,
 )
-from tests.engine.search.test_puct import MOVES, ROOT
+from tests.engine.search.test_puct import MOVES, ROOT, SMALL_TREE
 
 QUIET = {"algorithm": "gumbel", "gumbel_scale": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("considered", "simulations", "visits"),
+    [
+        (3, 6, [3, 2, 1]),  # 3 x 1; 2 x 1; one of 2 x 1
+        (8, 50, [15, 15, 6, 6, 2, 2, 2, 2]),  # 8 x 2; 4 x 4; 2 x 8; two more
+        (16, 32, [4] * 4 + [2] * 4 + [1] * 8),  # 16 x 1; 8 x 1; 4 x 2
+    ],
+)
+def test_the_plan_equals_one_computed_by_hand(
+    considered: int, simulations: int, visits: list[int]
+) -> None:
+    """`visits` are those of the moves, best first."""
+    plan = np.zeros(simulations, dtype=np.int32)
+    plan_halving(considered, simulations, plan)
+    assert plan.tolist() == sorted(done for total in visits for done in range(total))
+
+
+def test_the_improved_policy_equals_one_computed_by_hand():
+    """Root .2, priors .5 .3 .2; a1a2 and a1b1 are visited once: -.4 and +.5; a1b2 is not visited.
+
+    v_mix = (.2 + 2 * (.5 * -.4 + .3 * .5) / .8) / 3 = .025, the value of a1b2. Rescaled: 0, 1,
+    .425 / .9; times (50 + 1) * .1: 0, 5.1, 2.40833. The policy is the softmax of these plus the
+    logarithms of the priors.
+    """
+    _, root = search_board(ROOT, SMALL_TREE, simulations=2, max_considered_actions=2, **QUIET)
+    improved = by_uci(root, chess.WHITE, "improved")
+    expected = [0.009628, 0.947563, 0.042809]
+    assert [improved[uci] for uci in MOVES] == pytest.approx(expected, abs=2e-6)
 
 
 def count_considered_moves(considered: int, games: int) -> Counter[tuple[str, ...]]:

@@ -8,10 +8,11 @@ from typing import Any
 import chess
 import pytest
 
+from engine.board.rules import MATE
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
 from tests.conftest import shared_data
-from tests.engine.search.stubs import by_uci, choose_uci, search_board, start_board
+from tests.engine.search.stubs import by_uci, choose_uci, play, search_board, start_board
 
 BREADTH = {"fpu_reduction": 0.0}
 """Options with which a uniform search tries every move early."""
@@ -162,6 +163,15 @@ def test_no_mate_is_reported_shorter_than_it_is():
                     chess.Move.uci, board.legal_moves
                 )
     assert proven >= 12
+
+
+def test_a_mated_root_is_lost():
+    fen = "6k1/5ppp/8/8/8/8/8/KR6 w - - 0 1"
+    search, _ = search_board(fen, uniform, simulations=10)
+    play(search, 0, chess.Board(fen), "b1b8")
+    assert search.outcome() == MATE
+    search.run()
+    assert search.root().value == -1.0
 
 
 def test_a_lost_side_chooses_the_slowest_loss():

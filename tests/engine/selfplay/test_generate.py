@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from engine.board.position import from_fen
+from engine.board.rules import FIFTY_MOVES, MATE
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
@@ -65,6 +66,14 @@ def test_at_a_won_root_the_chosen_move_has_all_shares():
     result = read_search_result(search.root(), label, promotion)
     assert (result.labels.tolist(), result.shares.tolist()) == ([label], [1.0])
     assert (result.value, result.best_value) == (1.0, 1.0)
+
+
+def test_the_mated_side_has_lost():
+    for plies, result in ((1, 1), (2, -1)):
+        game = Game(0, np.random.default_rng(0), sampled=0, resign_disabled=False)
+        game.labels = [0] * plies
+        assert game.finish(MATE).result == result
+        assert game.finish(FIFTY_MOVES).result == 0
 
 
 def test_the_temperature_cools_by_ply_and_settings_are_checked():
@@ -131,7 +140,8 @@ def test_games_without_resignation_show_wrong_resignations(monkeypatch: pytest.M
 
     monkeypatch.setattr(generate, "MIN_RESIGN_PLIES", 0)
     resigned, games = play(0.0), play(0.5)
-    assert len([game for game in games.values() if game.resign_ply is not None]) in range(8, 33)
+    resignations = len([game for game in games.values() if game.resign_ply is not None])
+    assert resignations in range(8, 33)
     wrong = 0
     for number, game in games.items():
         before = resigned[number]
@@ -143,4 +153,4 @@ def test_games_without_resignation_show_wrong_resignations(monkeypatch: pytest.M
         assert game.labels[: game.resign_ply] == before.labels
         assert game.resign_was_wrong == (game.result != before.result)
         wrong += game.resign_was_wrong
-    assert 0 < wrong < 33
+    assert 0 < wrong < resignations

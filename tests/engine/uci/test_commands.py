@@ -63,6 +63,12 @@ def test_commands_are_parsed_or_rejected(parse, text: str, wanted: object) -> No
     assert str(caught.value).isascii()
 
 
+NAMES = {
+    *("Threads", "Hash", "MultiPV", "Ponder", "UCI_ShowWDL", "Style", "Rating", "Game Speed"),
+    *("UCI_LimitStrength", "UCI_Elo", "Simulations", "CPuct", "Temperature", "Seed", "Leaves"),
+    *("Move Overhead", "Checkpoint"),
+}
+"""Names of all options; GUIs store users' values by name."""
 WORDS = ("nodes", "wtime", "depth", "infinite", "ponder", "searchmoves", "e2e4", "0000", "-1", "")
 WORDS += ("1e999", "nan", "9" * 99, "\N{ARABIC-INDIC DIGIT THREE}", "\0", "\ud800", "movetime\t")
 
@@ -75,6 +81,7 @@ def test_any_words_after_go_are_parsed(words: list[str]) -> None:
 
 def test_every_option_is_described_and_can_be_set() -> None:
     assert tuple(OPTION_SPECS) == Options.__slots__
+    assert {spec.name for spec in OPTION_SPECS.values()} == NAMES
     assert len(describe_options(Options())) == len(OPTION_SPECS)
     values = {int: ("1", 1), bool: ("true", True), float: ("0.5", 0.5), str: ("/net", "/net")}
     for field, row in OPTION_SPECS.items():

@@ -15,6 +15,7 @@ from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
 from engine.search.human import Correction
 from engine.uci.options import STRENGTH_LADDER
+from tests.engine.search.stubs import board_of
 from tests.engine.uci.uci_talk import Counting, Talk, last_info
 
 START = {move.uci() for move in chess.Board().legal_moves}
@@ -84,6 +85,8 @@ def test_the_tree_is_kept_when_the_game_goes_on() -> None:
         counting.rows = 0
         talk.best(f"position startpos moves {best} {reply}", "go nodes 1")
         assert counting.rows <= 1, "the root is in the kept tree"
+        info = last_info(talk.ask(f"position startpos moves {best} {reply}", "go nodes 60"))
+        board_of(chess.STARTING_FEN, [best, reply, *info["pv"].split()])  # raises if one is illegal
         counting.rows = 0
         talk.best("ucinewgame", f"position startpos moves {best} {reply}", "go nodes 1")
         assert counting.rows == 2, "a new tree evaluates root and leaf"

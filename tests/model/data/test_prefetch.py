@@ -11,6 +11,7 @@ import torch
 from model.data.prefetch import MAX_THREADS, Prefetcher, count_threads
 from model.data.rows import Batch
 from model.network.encoder import Rows
+from tests.waiting import until
 
 CPU = torch.device("cpu")
 
@@ -81,8 +82,11 @@ def test_order_and_memory_do_not_depend_on_threads(threads: int) -> None:
         return tensors(batch)
 
     with Prefetcher(batches(), prepare, CPU, threads) as prefetcher:
+        assert not read, "reading begins with the first batch that is taken"
         for number in range(60):
             assert take_number(prefetcher) == number
+            ahead = min(60, number + 2 + threads)
+            until(lambda ahead=ahead: len(read) >= ahead)
             assert len(read) <= number + 3 + threads, "memory is bounded"
         assert take_number(prefetcher) is None
     assert read == list(range(60))

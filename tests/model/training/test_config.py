@@ -1,6 +1,9 @@
 """Training settings: errors name the setting, and rates are checked at their turning points."""
 
+import shutil
+import subprocess
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from model.training.config import (
     resolve_optimizer,
     total_steps,
 )
+from model.training.save import _read_commit
 
 
 @pytest.mark.parametrize(
@@ -98,3 +102,27 @@ def test_microbatches_are_equal_and_have_at_least_norm_rows(
 ) -> None:
     config = TrainConfig(steps=1, batch_size=batch_size, norm_rows=norm_rows)
     assert config.microbatches == count
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_of_a_changed_tree_is_dirty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.training.save.CODE_ROOT", tmp_path)
+    read_commit = _read_commit.__wrapped__  # without its cache
+
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+        command = ["git", "-C", str(tmp_path), *identity, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init")
+    assert read_commit() is None
+    (tmp_path / "code.py").write_text("1")
+    git("add", "code.py")
+    git("commit", "-m", "one")
+    head = git("rev-parse", "HEAD")
+    (tmp_path / "untracked").touch()
+    assert read_commit() == head
+    (tmp_path / "code.py").write_text("22")
+    assert read_commit() == f"{head}-dirty"

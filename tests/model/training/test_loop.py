@@ -267,6 +267,13 @@ def test_with_patience_a_run_that_gets_worse_keeps_its_starting_weights(
         assert torch.equal(kept[name], tensor) or name.startswith("value.6."), name
 
 
+def test_an_equal_validation_is_not_better() -> None:
+    monitor = RunMonitor()
+    losses = (2.0, 2.0, 1.0)
+    better = [monitor.add_validation({"cross_entropy": loss}, 0) for loss in losses]
+    assert better == [True, False, True]
+
+
 def test_the_loss_is_compared_with_its_lowest_value() -> None:
     monitor = RunMonitor()
     assert [monitor.describe_spike(loss) for loss in (5.0, 3.0, 5.9)] == [None] * 3

@@ -26,6 +26,9 @@ def test_a_network_trained_on_the_sample_beats_chance_on_unseen_games(
     assert report["positions"] == 1000
     assert report["top1"] > 1.5 * report["chance_top1"]
     assert report["top1_low"] < report["top1"] < report["top1_high"]
+    assert report["top1"] < report["top3"] < report["top5"]
+    assert 0 < report["legal_mass"] < 1
+    assert 500 < report["common_rule"]["positions"] < 1000
     for name in ("ply", "legal moves", "rating"):
         assert sum(row["positions"] for row in report["slices"][name]) == 1000
     mean = sum(row["positions"] * row["top1"] for row in report["slices"]["ply"]) / 1000

@@ -214,6 +214,20 @@ def test_user_errors_name_the_cause(
     assert "belong to the same partition 'small'" in read_failure(build("small"), "dump")
 
 
+def test_a_named_run_continues_and_cannot_be_shortened(
+    filled_folder: Path, instance: dg.DagsterInstance
+) -> None:
+    """The run started from random weights; a new run on so few games would not."""
+    (folder,) = [path for path in (filled_folder / "checkpoints").iterdir() if path.is_dir()]
+    assert re.fullmatch(r"fianchetto-human-[0-9a-f]{8}", folder.name)
+    assert materialize_alone(training_set, instance, {"audit": False}) == ""
+    train = partial(materialize_alone, checkpoint, instance)
+    minutes = json.loads((folder / "checkpoint.json").read_text())["seconds"] / 60 + 0.01
+    assert train({"name": folder.name, "minutes": minutes}) == ""
+    assert json.loads((folder / "checkpoint.json").read_text())["config"]["minutes"] == minutes
+    assert "more than 0.001" in train({"name": folder.name, "minutes": 0.001})
+
+
 def test_an_error_names_materialized_positions_that_are_missing(
     filled_folder: Path, instance: dg.DagsterInstance
 ) -> None:

@@ -101,6 +101,19 @@ def test_frames_of_any_form_and_length_are_read(has_sizes: bool, has_checksums: 
     assert read_archive(data, "zstd") == (b"".join(texts), None)
 
 
+def test_damaged_frames_with_checksums_are_an_error_or_keep_their_text() -> None:
+    texts = [datasets.random_game(seed).encode() for seed in range(30)]
+    archive, text = compress_frames(texts, write_checksum=True), b"".join(texts)
+    found, error = read_archive(archive[:-5], "zstd")
+    assert error is not None
+    assert text.startswith(found)
+    for at in range(0, len(archive), 50):
+        damaged = bytearray(archive)
+        damaged[at] ^= 1
+        found, error = read_archive(bytes(damaged), "zstd")
+        assert error is not None or found == text, f"byte {at}"
+
+
 def test_skippable_frames_are_skipped_even_if_their_content_is_wrong() -> None:
     games = "".join(datasets.random_game(seed) for seed in range(30)).encode()
     cuts = sorted({0, len(games), *random.Random(1).sample(range(len(games)), 11)})

@@ -11,10 +11,12 @@ import pytest
 from filelock import FileLock
 
 from engine.errors import UserError
+from pipeline.errors import ConfigError
 from pipeline.storage.job_folder import (
     AUDIT_KIND,
     CHECKPOINT_KIND,
     DATASET_KIND,
+    REPORT_KIND,
     JobFolder,
     is_of_kind,
     publish_result,
@@ -112,6 +114,12 @@ def test_no_job_writes_into_a_foreign_folder(name: str, inputs: Path, tmp_path: 
     with pytest.raises(UserError, match="an audit, which is not part of"):
         JOBS[name](inputs, tmp_path / "audit")
     assert datasets.content(tmp_path / "audit") == before
+
+
+def test_a_result_is_not_published_without_its_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        publish_result(tmp_path, REPORT_KIND, "report.json", {}, {"missing/file": b""})
+    assert not (tmp_path / "report.json").exists()
 
 
 @pytest.mark.parametrize("name", SEEDED)

@@ -15,6 +15,7 @@ import pytest
 from engine.encoding.planes import label_from_move
 from pipeline.dataset import scratch
 from pipeline.dataset.dataset import Dataset
+from pipeline.dataset.join import JoinConfig, join
 from pipeline.dataset.position_keys import find_keys, hash_positions
 from pipeline.dataset.strata import TIME_CLASSES, classify_time_controls
 from pipeline.errors import ConfigError
@@ -127,6 +128,17 @@ def test_duplicates_and_overlap_equal_those_of_python_chess(made: dict[str, Path
     assert result["games"]["games"] == len(texts)
     assert result["games"]["distinct"] == len(set(texts))
     assert result["games"]["test_games_in_train"] == 0  # the split depends on the moves only
+
+
+def test_held_out_rows_of_a_training_set_are_counted(made: dict[str, Path], tmp_path: Path) -> None:
+    join(list(made.values()), tmp_path / "set", JoinConfig(hold_out="b"))
+    result = audit([tmp_path / "set"])
+    train = {row.position for row in replay(made["a"]) if row.split == "train"}
+    held_out = replay(made["b"])
+    (latest,) = [counts for counts in result["in_train"] if counts["split"] == "latest"]
+    assert latest["positions"] == len(held_out)
+    assert latest["in_train"] == sum(row.position in train for row in held_out)
+    assert result["games"]["latest_games_in_train"] > 0
 
 
 def test_distributions_count_every_row_once(made: dict[str, Path]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.cli.commands.audit import Verify
 from pipeline.cli.main import main
+from pipeline.dataset.dataset import open_manifest
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import join
@@ -20,7 +21,7 @@ from pipeline.dumps.source import find_dumps
 from pipeline.errors import DatasetError, DifferenceError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.verify import list_joined_datasets, verify_dataset
+from pipeline.validation.verify import compare_rows, list_joined_datasets, verify_dataset
 from tests.pipeline.datasets import dump, games, random_game
 from tests.pipeline.hostile import edit_json, set_cell, update_hashes
 
@@ -122,6 +123,15 @@ def test_rows_of_every_dump_are_replayed(tmp_path: Path) -> None:
     some = verify_dataset(made, sources, rows=10**6, limit=dumps[0].stat().st_size)
     assert (list_problems(some), some["compared"]) == ([], first_rows)
     assert verify_dataset(made, [sources[0]] * 2, rows=10**6)["rows"], "rows of b are not in a"
+
+
+def test_only_the_beginning_of_a_large_dump_is_read(original: Path) -> None:
+    text = find_dump(original).read_bytes()
+    pieces = iter([text[at : at + 4096] for at in range(0, len(text), 4096)])
+    compared, problems = compare_rows(open_manifest(original), [pieces], 64, len(text) // 3)
+    assert compared > 0
+    assert problems == []
+    assert sum(map(len, pieces)) > len(text) // 3, "bytes that were not read"
 
 
 def test_changed_and_missing_datasets_of_a_training_set_are_named(directory: Path) -> None:
