@@ -40,7 +40,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import SAMPLE_DUMP
-from pipeline.training.train import select_columns, train_on
+from pipeline.training.train import select_columns, train_on_datasets
 
 DEFAULT_MINUTES = 8.0
 TRAINED_PRESETS = ("fianchetto-human", "fianchetto-m")
@@ -155,7 +155,7 @@ def measure_feeding(config: TrainConfig, positions: Path, threads: int) -> str:
 
 def measure_train_command(config: TrainConfig, positions: Path, out: Path) -> str:
     """Train as the command does; return the speed and the share of time waiting for batches."""
-    train_on([positions], TRAINED_PRESETS[0], config, out)
+    train_on_datasets([positions], TRAINED_PRESETS[0], config, out)
     lines = [line for line in read_metrics(out) if "data_wait" in line][-3:]
     names = ("positions_per_second", "data_wait")
     speed, wait = (mean(line[name] for line in lines) for name in names)

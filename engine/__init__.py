@@ -2,4 +2,4 @@
 
 from engine.jit_cache import key_cache_by_sources
 
-key_cache_by_sources()  # before any kernel is defined: Numba then reads its cache folder
+key_cache_by_sources()  # Numba reads its cache folder when the first kernel is defined

@@ -108,10 +108,11 @@ def open_dataset(
 
 
 def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Table":
-    """Return the first `count` rows of a dataset as a table: FEN, move in UCI, ratings and clocks.
+    """Return the first `count` rows of a dataset as a table.
 
-    An empty `split` means all splits. Raises ConfigError if `count` is invalid, and DatasetError if
-    the dataset or its split is.
+    Its columns are split, game, ply, FEN, move in UCI, result, evaluation, ratings and clocks. An
+    empty `split` means all splits. Raises ConfigError for an invalid `count`, and DatasetError for
+    an unusable dataset and an unknown or empty split.
     """
     import pyarrow as pa
 
@@ -194,11 +195,11 @@ def train(
     presets`. The run begins with the weights of the checkpoint `start`, if given.
     """
     from model.training.config import DEFAULT_PRESET, TrainConfig
-    from pipeline.training.train import train_on
+    from pipeline.training.train import train_on_datasets
 
     begin = None if start is None else Path(start)
     paths = _parse_paths("positions", positions)
-    return train_on(
+    return train_on_datasets(
         paths, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin
     )
 

@@ -224,7 +224,9 @@ def _find_entry(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str
     name = str(entry.get("name")) if isinstance(entry, dict) else ""
     match = TENSOR_FILE_NAME.fullmatch(name)
     if match is None or match[1] != kind:
-        raise DamagedFileError(f"{directory}: {CARD_FILE} lists no {kind} file: copy it again")
+        raise DamagedFileError(
+            f"{directory}: {CARD_FILE} lists no {kind} file: copy the checkpoint again"
+        )
     return dict(entry)
 
 

@@ -128,8 +128,8 @@ def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     wrong_B = (moves_B > MAX_MOVES) | (kings_B2 != 1).any(axis=1)
     if wrong_B.any():
         raise PlanesError(
-            f"row {wrong_B.argmax()} is not a position: each side must have one king and at most "
-            f"{MAX_MOVES} legal moves"
+            f"row {wrong_B.argmax()} is not a position: each side must have one king, and the "
+            f"side to move at most {MAX_MOVES} legal moves"
         )
     return planes_BP
 

@@ -152,7 +152,7 @@ class Player:
         ply = requests[0].board.ply()
         budget = self.timings.make_budget(limits[0], ply, self.style.overhead)
         if self.style.search is None:
-            plays = self._play_policies(requests, budget, control)
+            plays = self._play_by_policy(requests, budget, control)
         else:
             plays = self._play_searches(requests, self.style.search, budget, control)
         self.timings.record_move(limits[0], ply + 2, control)
@@ -178,7 +178,7 @@ class Player:
         measured.columns = getattr(evaluator, "columns", {})  # type: ignore[attr-defined]
         return measured
 
-    def _play_policies(
+    def _play_by_policy(
         self, requests: Sequence[Request], budget: Budget, control: MoveControl
     ) -> list[Play]:
         """Play by the policy, corrected by a search if style and time allow it."""

@@ -286,9 +286,10 @@ def expand(
 
 @njit(cache=True, nogil=True)
 def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
-    """Set the priors of edges to the softmax of logits (float32[A]); return whether all are finite.
+    """Set the edges' priors to the softmax of their logits (float32[A]); False for NaN or +inf.
 
-    The prior of a promotion is divided among its four pieces. A logit of -inf gives a prior of 0.
+    The prior of a promotion is divided among its four pieces. A logit of -inf gives a prior of 0,
+    unless all are -inf: then the priors are uniform.
     """
     largest = _MIN_LOGIT
     for index in range(len(moves)):

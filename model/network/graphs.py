@@ -111,8 +111,8 @@ class Graphs:
             with CAPTURE_LOCK, torch.cuda.stream(self.stream), capture:
                 outputs = self.function(static)
         except RuntimeError:
-            # a failed capture does not end the allocator's routing to the pool, and until then the
-            # allocator does not reuse the memory of batches
+            # a failed capture leaves the allocator routing to the graph's pool; while it does, it
+            # does not reuse the memory of batches
             with suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(self.stream.device_index, self.pool)
             raise

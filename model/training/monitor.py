@@ -194,7 +194,7 @@ class MetricsLog:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
                 file.flush()
-                os.fsync(file.fileno())  # a save may follow, which must not outlive its line
+                os.fsync(file.fileno())  # a save that follows must not be on disk without it
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
         if self.tracker is not None:

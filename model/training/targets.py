@@ -84,7 +84,7 @@ def load_training_rows(
 def resolve_targets(
     config: TrainConfig, preset: Preset, batch: Batch, visited_B: NDArray[np.bool_]
 ) -> Columns:
-    """Return a batch's targets by the names above; `visited_B` is from `find_visited`."""
+    """Return the targets that the module docstring lists; `visited_B` is from `find_visited`."""
     columns = _resolve_policy(config, preset, batch, visited_B)
     columns |= _resolve_value(config, preset, batch)
     if not columns["policy_weight"].all():

@@ -44,7 +44,7 @@ class GameReview(NamedTuple):
     mistakes: list[Row]
     """The player's mistakes, in order."""
     moves: Counter[bool]
-    """The player's moves with a known clock, by whether time was short."""
+    """Number of the player's moves with a known clock, by whether time was short."""
 
 
 def review_game(checkpoint: Path, game: PlayerGame) -> GameReview:

@@ -33,7 +33,7 @@ SOURCE_STREAM, ORDER_STREAM = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A stream of rows, and the rows of it that a run uses."""
+    """A stream of rows, and the range of rows that a run takes from it."""
 
     batches: Batches
     """The stream, with rank 0 and world 1, since every process reads all of it."""

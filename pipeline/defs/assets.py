@@ -42,7 +42,7 @@ from pipeline.dumps.source import require_dump
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
 from pipeline.samples.shipped import EMBEDDED_CHECKPOINT, MIN_SCRATCH_POSITIONS
 from pipeline.storage.stores import hash_file
-from pipeline.training.train import train_on
+from pipeline.training.train import train_on_datasets
 
 if TYPE_CHECKING:
     Result = dg.MaterializeResult[None]
@@ -163,7 +163,7 @@ def checkpoint(
         out = datasets.result_folder("checkpoints", options.name or f"{options.preset}-{root[:8]}")
         start, train_config, reason = choose_start(options, data, out, datasets)
         context.log.info(f"training starts from {reason}")
-        work = partial(train_on, [data], options.preset, train_config, out, start=start)
+        work = partial(train_on_datasets, [data], options.preset, train_config, out, start=start)
         card = run_step(context, work, lock=out)
     return Result(
         metadata=metadata.describe_checkpoint(out, card)

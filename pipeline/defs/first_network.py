@@ -37,7 +37,7 @@ from pipeline.defs.resources import SAMPLE_KEY, DataFolder, load_definitions, pa
 from pipeline.defs.steps import DUMP_PARTITIONS, StoppedError, log_progress, report_user_errors
 from pipeline.dumps.fetch import MONTH_PREFIX, fetch, parse_month
 from pipeline.errors import ConfigError
-from pipeline.storage.http import is_web, parse_file_name
+from pipeline.storage.http import is_http_url, parse_file_name
 
 OpEvents = Iterator[dg.AssetCheckEvaluation | dg.Output[None]]
 PRINT_SECONDS = 10.0
@@ -67,9 +67,9 @@ def find_partition(games: str) -> str:
     """Return the partition key of the games. Raises UserError for a file that is not a dump."""
     if parse_month(f"{MONTH_PREFIX}{games}"):
         return f"{MONTH_PREFIX}{games}"
-    if not is_web(games) and "/" not in games and parse_dump_key(Path(games)) is None:
+    if not is_http_url(games) and "/" not in games and parse_dump_key(Path(games)) is None:
         return games
-    name = parse_file_name(games) if is_web(games) else games
+    name = parse_file_name(games) if is_http_url(games) else games
     key = parse_dump_key(Path(name))
     if key is None:
         raise UserError(
@@ -84,8 +84,8 @@ def fetch_games(context: dg.OpExecutionContext, games: str, datasets: DataFolder
     key, folder = find_partition(games), datasets.path / "dumps"
     file = Path(games).expanduser()
     existing = [path.resolve() for path in datasets.list_dumps().get(key, [])]
-    if parse_month(key) == games or is_web(games):
-        name = parse_file_name(games) if is_web(games) else f"{key}.pgn.zst"
+    if parse_month(key) == games or is_http_url(games):
+        name = parse_file_name(games) if is_http_url(games) else f"{key}.pgn.zst"
         if others := [path for path in existing if path.name != name]:
             raise UserError(
                 f"{others[0]} already belongs to the partition {key}: remove it to download {name}"

@@ -30,7 +30,7 @@ from pipeline.storage.http import (
     MAX_READ_BYTES,
     RemoteVersion,
     WebFile,
-    is_web,
+    is_http_url,
     parse_file_name,
     redact_url,
 )
@@ -137,9 +137,9 @@ def _resolve_targets(
         )
     base, urls = config.base.rstrip("/"), list[str]()
     for target in targets:
-        months = [] if is_web(target) else parse_months(target)
+        months = [] if is_http_url(target) else parse_months(target)
         urls += [f"{base}/{MONTH_PREFIX}{month}.pgn.zst" for month in months] or [target]
-    if config.sha256 and (len(urls) > 1 or not is_web(targets[0])):
+    if config.sha256 and (len(urls) > 1 or not is_http_url(targets[0])):
         raise ConfigError(
             "sha256 can only be given with a single URL: the hashes of months are published"
         )

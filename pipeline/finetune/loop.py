@@ -177,7 +177,7 @@ class _Loop:
         if best.teacher is None:
             checkpoint = locate_checkpoint(self.out, best.number)
             report = self._label_progress(number, "teacher")
-            with self._count_time():
+            with self._track_time():
                 best.teacher = compare_teachers(
                     checkpoint, self.human, explore.device, report, self._must_stop
                 )
@@ -199,7 +199,7 @@ class _Loop:
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
     @contextmanager
-    def _count_time(
+    def _track_time(
         self, seconds: dict[str, float] | None = None, name: str = ""
     ) -> Iterator[None]:
         """Add the time of the block to the loop's seconds and, if given, to `seconds[name]`."""
@@ -226,7 +226,7 @@ class _Loop:
             context = self._make_context(generation.number)
             context.folder.mkdir(parents=True, exist_ok=True)
             report = self._label_progress(context.number, STAGE_LABELS[name])
-            with self._count_time(generation.seconds, name):
+            with self._track_time(generation.seconds, name):
                 figures = self.stages[name](context, report, self._must_stop)
             generation.stages[name] = figures
         publish_state(self.out, self.state)

@@ -39,7 +39,7 @@ from pipeline.training.train import (
     find_validation_datasets,
     open_validation,
     select_columns,
-    train_on,
+    train_on_datasets,
 )
 
 MAX_HUMAN_PASSES = 1.0
@@ -181,7 +181,7 @@ def _train_on_human_rows(context: StageContext, progress: Progress, stop: Stop) 
     config = replace(config, epochs=None, steps=steps, frozen_norms=False)
     preset = read_card(context.best)["preset"]["name"]
     human = [Dataset.open(path) for path in context.human]
-    card = train_on(human, preset, config, context.candidate, progress, stop, context.best)
+    card = train_on_datasets(human, preset, config, context.candidate, progress, stop, context.best)
     figures, spent = _read_figures(card), dict(context.spent)
     passes = card["positions"] / sum(dataset.count_rows("train") for dataset in human)
     for name in {entry["manifest_sha256"] for entry in identify_datasets(context.human)}:
@@ -305,7 +305,7 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
         config = replace(config, validation_every_steps=every, patience=CONTROL_VALIDATIONS)
     start = find_control(context.best) or context.best
     _read_figures(
-        train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
+        train_on_datasets(context.human, card["preset"]["name"], config, out, progress, stop, start)
     )
     return out
 

@@ -9,9 +9,9 @@ for networks trained on few games (docs/findings.md). So a loop compares the net
 with the hand-written player's. If the hand-written player's error is significantly smaller, it
 teaches the value. Otherwise the loop trains on human rows alone.
 
-Errors are squared errors of the expected score, after calibration: the value logits are multiplied
-by one factor, fitted on the other half of the games. So a player's scale does not matter, as it
-does not matter for teaching: the trained value is calibrated too.
+Errors are squared errors of the calibrated expected score. Calibration multiplies the value logits
+by one factor; each half of the games uses the factor fitted on the other half. The comparison
+therefore ignores how confident a player's values are, as training does, which calibrates too.
 
 Axes: N positions, R rows, W words of a position.
 """

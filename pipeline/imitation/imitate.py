@@ -80,7 +80,7 @@ def imitate(
     names and the person's median rating.
 
     Raises DatasetError (no moves of the person, too few games, no dated games to hold out),
-    ConfigError, Stopped, and the errors of `ingest`, `join` and `train_on`.
+    ConfigError, Stopped, and the errors of `ingest`, `join` and `train_on_datasets`.
     """
     from model.checkpoint import CARD_FILE, read_card
 

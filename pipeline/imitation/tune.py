@@ -28,7 +28,7 @@ from pipeline.training.train import (
     describe_start,
     find_preset,
     select_columns,
-    train_on,
+    train_on_datasets,
 )
 
 if TYPE_CHECKING:
@@ -164,7 +164,9 @@ def _train(
     preset, held_out = start_card["preset"]["name"], list[Batch]()
     if folds == 1:
         config = training_config(dataset.count_rows("train"))
-        card = train_on([dataset], preset, config, folders[0], progress, stop, base, dict(player))
+        card = train_on_datasets(
+            [dataset], preset, config, folders[0], progress, stop, base, dict(player)
+        )
         cards = [_require_finished(card)]
     else:
         rows = measure.read_rows(dataset, "train", columns)

@@ -64,7 +64,7 @@ _TAG_NAMES, _TAGS_BY_LENGTH, _FIRST_OF_LENGTH = _build_name_tables()
 
 @njit(**NO_REFCOUNT)
 def _find_tag(text: Any, at: Any, length: Any) -> Any:
-    """Return the index in TAGS of the name at `at`, in any case; -1 for another tag."""
+    """Return the index in TAGS of the name at `at`, ignoring case; -1 if TAGS lacks it."""
     if length + 1 >= len(_FIRST_OF_LENGTH):
         return -1
     for place in range(_FIRST_OF_LENGTH[length], _FIRST_OF_LENGTH[length + 1]):

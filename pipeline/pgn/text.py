@@ -161,9 +161,9 @@ def skip_digits(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**NO_REFCOUNT)
 def skip_variation(text: Any, at: Any, end: Any) -> Any:
-    """Return the byte after the variation that begins at `at`; -1 if it never ends.
+    """Return the offset just past the variation that begins at `at`; -1 if it is unterminated.
 
-    It never ends if its bracket or a comment inside it is not closed, or that comment contains `{`.
+    It is, if a parenthesis or a brace comment in it is not closed, or such a comment contains `{`.
     """
     depth = 0
     while at < end:

@@ -296,7 +296,10 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
 def _select_games(
     games_G: NDArray[np.uint64], members: Sequence[Dataset]
 ) -> tuple[pa.Table, list[Mapping[str, Any]]]:
-    """Return the games' rows of the games tables, and the sources to which they refer."""
+    """Return the rows of games.parquet of the given games, and the sources to which they refer.
+
+    `games_G` holds dataset index << 32 | number of the game.
+    """
     sources: list[Mapping[str, Any]] = []
     parts = []
     for number, dataset in enumerate(members):

@@ -70,7 +70,7 @@ class _TransientError(Exception):
         self.wait = wait
 
 
-def is_web(name: str) -> bool:
+def is_http_url(name: str) -> bool:
     """Return whether a name is an http or https URL."""
     return name.startswith(("https://", "http://"))
 

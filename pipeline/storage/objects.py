@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from engine.progress import Stop, never
 from pipeline.errors import FetchError, SourceChangedError
-from pipeline.storage.http import RemoteVersion, WebFile, is_web, redact_url
+from pipeline.storage.http import RemoteVersion, WebFile, is_http_url, redact_url
 from pipeline.storage.stores import is_url, list_store_errors, parse_path, shorten_error
 
 REQUEST_BYTES = 1 << 23
@@ -35,7 +35,7 @@ def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
 
     Raises FetchError, SourceChangedError, and ConfigError for an unknown scheme or missing driver.
     """
-    if not is_web(name):
+    if not is_http_url(name):
         return ObjectFile(name)
     web = WebFile(name, stop)
     web.open()
@@ -44,7 +44,7 @@ def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
 
 def fetch_version(name: str, stop: Stop = never) -> RemoteVersion:
     """Return the version of a remote file; raises the same errors as `open_remote`."""
-    if not is_web(name):
+    if not is_http_url(name):
         return _fetch_object_version(name)
     with closing(WebFile(name, stop)) as web:
         return web.open()
@@ -52,7 +52,7 @@ def fetch_version(name: str, stop: Stop = never) -> RemoteVersion:
 
 def list_files(name: str, suffix: str) -> list[str]:
     """Return the URLs of the files with a suffix below a prefix of a store; [] for other names."""
-    if not is_url(name) or is_web(name):
+    if not is_url(name) or is_http_url(name):
         return []
     path = cast("Any", parse_path(name))
     with _convert_errors(name):
@@ -128,7 +128,7 @@ class RangeFile(io.RawIOBase):
 
         Raises FetchError if its server cannot send parts of that version.
         """
-        if version.size is None or (is_web(name) and not version.validator):
+        if version.size is None or (is_http_url(name) and not version.validator):
             raise FetchError(
                 f"{redact_url(name)} cannot be read in parts, since its server does not send a "
                 "size and a strong ETag: download it"
@@ -137,7 +137,7 @@ class RangeFile(io.RawIOBase):
         self._size: int = version.size
         self._read_range = lru_cache(MAX_CACHED_READS)(self._request)
         self._object: Any = None
-        if not is_web(name):
+        if not is_http_url(name):
             path = cast("Any", parse_path(name))
             with _convert_errors(name):
                 self._object = path.fs.open(path.path, "rb", cache_type="none")

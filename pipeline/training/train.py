@@ -118,7 +118,7 @@ def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
     return preset(name)
 
 
-def train_on(
+def train_on_datasets(
     positions: Sequence[Path | Dataset],
     preset_name: str,
     config: "TrainConfig",

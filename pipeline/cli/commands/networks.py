@@ -98,7 +98,7 @@ class Export(BaseCommand):
         if self.web:
             return self._export_page()
         if self.out is not None:
-            _require_name(self.out, ".onnx", "an ONNX file")
+            _require_valid_output(self.out, ".onnx", "an ONNX file")
         require_writable_folder((self.out or self.checkpoint / "model.onnx").parent)
         work = partial(export_checkpoint, self.checkpoint, self.out)
         written = self.call_with_progress(partial(work, positions=self.positions, int8=self.int8))
@@ -122,7 +122,7 @@ class Export(BaseCommand):
         if self.int8 or self.positions:
             raise ConfigError("--web takes neither --int8 nor --positions: leave them out")
         out = self.out or self.checkpoint / "play.html"
-        _require_name(out, ".html", "a page")
+        _require_valid_output(out, ".html", "a page")
         require_writable_folder(out.parent)
         written = export_page(self.checkpoint, out)
         text = f"{out}: {written['bytes'] / 1e6:.1f} MB; open it in a browser"
@@ -175,7 +175,7 @@ class Calibrate(BaseCommand):
         return found | {"text": "\n".join([format_text_table(weights), fitted, suggestion])}
 
 
-def _require_name(out: Path, suffix: str, file_kind: str) -> None:
+def _require_valid_output(out: Path, suffix: str, file_kind: str) -> None:
     """Raise ConfigError if `out` lacks the suffix or is inside the output of another command."""
     if out.suffix != suffix:
         raise ConfigError(f"{out}: the name of {file_kind} must end in {suffix}")

@@ -50,11 +50,11 @@ class Train(BaseCommand):
         """Train and return the main entries of the card; under torchrun, {} except in process 0."""
         from model.training.distributed import read_world
         from pipeline.storage.stores import parse_path
-        from pipeline.training.train import train_on
+        from pipeline.training.train import train_on_datasets
 
         positions = [parse_path(name) for name in self.positions]
         preset = self.preset or self._default_preset()
-        work = partial(train_on, positions, preset, self.train, self.out)
+        work = partial(train_on_datasets, positions, preset, self.train, self.out)
         card = self.call_with_progress(partial(work, start=self.start, shares=self.shares))
         if not card["finished"]:
             raise Stopped(
@@ -101,8 +101,8 @@ class Report(BaseCommand):
     players: bool = True
     """Give the players' ratings and clocks to networks that use them."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train positions a second accuracy figure leaves out; by default --positions,
-    unless --split is train."""
+    """Also report the accuracy without positions that occur in the train split of these datasets;
+    by default those of --positions, unless --split is train."""
     rating_rows: Count = 0
     """Number of positions per rating band to evaluate at 11 ratings, at the players' own and at
     unknown ratings, for a network that uses ratings; 0 skips this."""

@@ -313,7 +313,7 @@ def _convert_line(text: bytes) -> bytes:
     if len(text) > MAX_LINE_BYTES:
         return BROKEN_LINE
     try:
-        # parsed as text, a fraction does not fit the schema's integers
+        # keep floats as text: Arrow rejects them, instead of truncating them to integers
         entry = json.loads(text, parse_float=str)
         rows = pa.RecordBatch.from_pylist([entry], schema=_JSON_SCHEMA)
         return bytes(_convert_objects(rows))

@@ -48,10 +48,11 @@ Convert = Callable[[Readable], Iterator[str]]
 
 
 def detect_format(first: bytes) -> tuple[str, Convert | None] | None:
-    """Return the name and converter of an input from its first bytes; None for PGN or unknown text.
+    """Detect a format by an input's first bytes; return its name and its converter to PGN, or None.
 
-    The converter of evaluated positions in JSON lines is None, since they do not become PGN. Raises
-    DumpError, without the file's name, for a known format that cannot be read.
+    None stands for PGN and unknown text. The converter of evaluated positions in JSON lines is
+    None, since they do not become PGN. Raises DumpError, without the file's name, for a known
+    format that cannot be read.
     """
     text = first.decode("utf-8", "replace").removeprefix("\ufeff")
     lines = re.split(r"\r\n|\n|\r", text)
@@ -94,7 +95,7 @@ def _recognize_table(fields: Sequence[str], delimiter: str) -> tuple[str, Conver
 
 
 def _is_table(lines: Sequence[str], delimiter: str) -> bool:
-    """Return whether several lines without tags all have the same number of fields, over two."""
+    """Return whether lines look like a table: several, no tags, and the same 3 or more fields."""
     counts = {len(_split_fields(line, delimiter)) for line in lines}
     has_tags = any(line.startswith("[") for line in lines)
     return len(lines) > 1 and len(counts) == 1 and counts.pop() > 2 and not has_tags

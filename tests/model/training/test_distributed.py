@@ -28,7 +28,7 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest import manifest
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.training.train import train_on
+from pipeline.training.train import train_on_datasets
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY, batch
@@ -55,7 +55,7 @@ from model.training.distributed import read_world
 from model.training.step import new_run, prepare_parts, take_step
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import verify_files
-from pipeline.training.train import train_on
+from pipeline.training.train import train_on_datasets
 from tests.model.synthetic import TINY, batch
 
 presets()["tiny"] = TINY
@@ -87,7 +87,7 @@ for number, (name, steps, port) in enumerate(runs):
     steps_taken = 0
     calls = iter(range(10**6))
     try:
-        card = train_on([positions], "tiny", TrainConfig(**settings), folder / name,
+        card = train_on_datasets([positions], "tiny", TrainConfig(**settings), folder / name,
                         stop=lambda: next(calls) >= steps)
         # batches that were prefetched and not used are read again by the next run
         steps_taken, step = card["step"] - step, card["step"]
@@ -208,7 +208,7 @@ def test_two_processes_train_as_one_and_use_each_row_once(
     assert len(np.unique(order, axis=0)) == rows, "each row once"
 
     monkeypatch.setattr(Batches, "from_step", merge_processes)
-    one = train_on([positions], "tiny", TrainConfig(**SETTINGS), tmp_path / "one")
+    one = train_on_datasets([positions], "tiny", TrainConfig(**SETTINGS), tmp_path / "one")
     monkeypatch.undo()
     assert one["processes"] == 1
     expected = losses(tmp_path / "one")
@@ -254,7 +254,7 @@ def test_processes_that_cannot_train_together_are_refused(
     ):
         set_rank(monkeypatch, 0, size)
         with pytest.raises(error, match=words):
-            train_on([positions], "tiny", TrainConfig(**SETTINGS), tmp_path / "out")
+            train_on_datasets([positions], "tiny", TrainConfig(**SETTINGS), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     config = TrainConfig(**SETTINGS | {"epochs": None, "steps": 1, "batch_size": 64})
     with pytest.raises(WorldError, match="has 4 microbatches of at least 16 rows"):

@@ -85,14 +85,16 @@ def test_train_chooses_a_preset_and_only_the_first_process_prints(
     card: dict[str, Any] = dict.fromkeys(("parameters", "step", "positions", "seconds"), 1)
     card |= {"message": "", "preset": {"name": "x"}, "metrics": {}, "finished": True}
 
-    def train_on(_: object, preset: str, *more: object, start: Path | None, shares: object) -> Any:
+    def train_on_datasets(
+        _: object, preset: str, *more: object, start: Path | None, shares: object
+    ) -> Any:
         calls.append((preset, start))
         return card
 
     def read_card(folder: Path) -> Any:
         return {"preset": {"name": f"of {folder.name}"}}
 
-    monkeypatch.setattr("pipeline.training.train.train_on", train_on)
+    monkeypatch.setattr("pipeline.training.train.train_on_datasets", train_on_datasets)
     monkeypatch.setattr("model.checkpoint.read_card", read_card)
     (tmp_path / "resumed").mkdir()
     (tmp_path / "resumed" / "checkpoint.json").touch()

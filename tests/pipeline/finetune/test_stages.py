@@ -138,12 +138,14 @@ def test_a_control_starts_from_the_control_of_the_best_network(
     starts: list[Path] = []
     configs: list[TrainConfig] = []
 
-    def train_on(human: Any, name: str, config: TrainConfig, *others: Any) -> dict[str, Any]:
+    def train_on_datasets(
+        human: Any, name: str, config: TrainConfig, *others: Any
+    ) -> dict[str, Any]:
         starts.append(others[-1])
         configs.append(config)
         return {"finished": True, "step": 1, "positions": 1, "metrics": {}}
 
-    monkeypatch.setattr(stages, "train_on", train_on)
+    monkeypatch.setattr(stages, "train_on_datasets", train_on_datasets)
     adapted = adapt_to_hand_written(LOOP, rows=100)
     assert not adapted.train.results
     context = replace(context, config=adapted)

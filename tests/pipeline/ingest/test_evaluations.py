@@ -27,7 +27,7 @@ from pipeline.errors import ConfigError, DamagedError, DumpError, IngestError
 from pipeline.evaluation.report import report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.training.train import train_on
+from pipeline.training.train import train_on_datasets
 from pipeline.validation.audit import audit
 from pipeline.validation.verify import verify_dataset
 from tests.pipeline import datasets, evaluated
@@ -513,7 +513,7 @@ def test_positions_without_moves_train_the_value_but_cannot_be_reported(
     config = IngestConfig(planes="compact", test_share=0.2, val_share=0.3)
     ingest([str(tmp_path / "rows.parquet")], out, config, workers=1)
     training = TrainConfig(steps=2, batch_size=16, device="cpu", threads=1)
-    card = train_on([out], "fianchetto-xs", training, net)
+    card = train_on_datasets([out], "fianchetto-xs", training, net)
     assert card["finished"]
     assert card["metrics"]["value_loss"] > 0
     assert "validation_top1" not in card["metrics"]

@@ -21,7 +21,7 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.job import explore
 from pipeline.storage.job_folder import REPORT_KIND, publish_result
-from pipeline.training.train import train_on
+from pipeline.training.train import train_on_datasets
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
@@ -59,7 +59,9 @@ def _ingest(inputs: Path, out: Path, seed: int = 0) -> object:
 
 
 def _train(inputs: Path, out: Path, seed: int = 0) -> object:
-    return train_on([inputs / "positions"], "fianchetto-xs", replace(STEPS, seed=seed), out)
+    return train_on_datasets(
+        [inputs / "positions"], "fianchetto-xs", replace(STEPS, seed=seed), out
+    )
 
 
 def _games(inputs: Path, out: Path, seed: int = 0) -> object:

@@ -33,7 +33,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED_CHECKPOINT
 from pipeline.training import export
-from pipeline.training.train import find_validation_datasets, train_on
+from pipeline.training.train import find_validation_datasets, train_on_datasets
 from tests.conftest import REPOSITORY, shared_data
 from tests.model.network.test_presets import small
 from tests.pipeline.datasets import content
@@ -77,7 +77,7 @@ def test_the_card_identifies_data_by_hash_not_by_path(
     monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
     ticks: list[Tick] = []
     net = tmp_path / "net"
-    card = train_on([positions], "fianchetto-xs", STEPS, net, progress=ticks.append)
+    card = train_on_datasets([positions], "fianchetto-xs", STEPS, net, progress=ticks.append)
     assert {tick.stage for tick in ticks if tick.unit == "B"} == {"checking hashes"}
     stored = json.loads((net / "checkpoint.json").read_text())
     (dataset,) = stored["data"]["datasets"]
@@ -94,18 +94,18 @@ def test_duplicate_datasets_are_refused(positions: Path, tmp_path: Path) -> None
     join([positions], joined, JoinConfig(hold_out="none"))
     for datasets, shares in (([positions, again], (0.5, 0.5)), ([joined, positions], ())):
         with pytest.raises(ConfigError, match="named twice"):
-            train_on(datasets, "fianchetto-xs", STEPS, tmp_path / "net", shares=shares)
+            train_on_datasets(datasets, "fianchetto-xs", STEPS, tmp_path / "net", shares=shares)
 
 
 def test_runs_that_cannot_begin_are_refused(positions: Path, tmp_path: Path) -> None:
     huge = TrainConfig(steps=1, batch_size=100_000)
     net = tmp_path / "net"
     with pytest.raises(DatasetError, match="do not fill one batch of 100000: choose a smaller"):
-        train_on([positions], "fianchetto-xs", huge, net)
+        train_on_datasets([positions], "fianchetto-xs", huge, net)
     with pytest.raises(ConfigError, match="at least one dataset"):
-        train_on([], "fianchetto-xs", STEPS, net)
+        train_on_datasets([], "fianchetto-xs", STEPS, net)
     with pytest.raises(UnknownPresetError, match="did you mean 'chessmarro"):
-        train_on([positions], "chesmarro", STEPS, net)
+        train_on_datasets([positions], "chesmarro", STEPS, net)
     assert not net.exists()
 
 
@@ -150,7 +150,7 @@ def test_runs_and_exports_do_not_write_into_datasets(positions: Path, tmp_path: 
     join([positions], joined, JoinConfig(hold_out="none"))
     for dataset, out in ((positions, positions), (joined, joined), (joined, positions / "net")):
         with pytest.raises(ConfigError, match=r"choose (an empty or new|another) directory"):
-            train_on([dataset], "fianchetto-xs", STEPS, out)
+            train_on_datasets([dataset], "fianchetto-xs", STEPS, out)
     for name in ("manifest.json", "net.onnx"):
         with pytest.raises(ConfigError, match=r"end in \.onnx|is a dataset: choose another"):
             Export(checkpoint=EMBEDDED_CHECKPOINT, out=positions / name).run()
@@ -166,10 +166,10 @@ def test_a_run_starts_from_a_checkpoint_and_records_its_data(
         "pipeline.training.train.LOG.info", lambda text, *words: messages.append(text % words)
     )
     for _ in range(2):
-        first = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "first")
+        first = train_on_datasets([positions], "fianchetto-xs", STEPS, tmp_path / "first")
     config = TrainConfig(steps=1, batch_size=8, threads=1, learning_rate=1e-12, ema=0.0)
     start = tmp_path / "first"
-    card = train_on([positions], "fianchetto-xs", config, tmp_path / "second", start=start)
+    card = train_on_datasets([positions], "fianchetto-xs", config, tmp_path / "second", start=start)
     (advice,) = messages
     assert "--start" in advice
     assert card["data"]["start"]["weights_sha256"] == first["files"]["weights"]["sha256"]
@@ -182,7 +182,7 @@ def test_a_run_starts_from_a_checkpoint_and_records_its_data(
     for name, weights in before.items():
         assert torch.allclose(scales.get(name, 1.0) * weights, after[name], atol=1e-6), name
     with pytest.raises(ValueError, match="different preset"):
-        train_on([positions], "self-learning", STEPS, tmp_path / "third", start=start)
+        train_on_datasets([positions], "self-learning", STEPS, tmp_path / "third", start=start)
 
 
 def test_a_checkpoint_with_an_older_preset_row_keeps_it(
@@ -191,10 +191,10 @@ def test_a_checkpoint_with_an_older_preset_row_keeps_it(
     older, start = replace(preset("fianchetto-xs"), view="marro13+last"), tmp_path / "old"
     with monkeypatch.context() as patch:
         patch.setattr(pipeline.training.train, "find_preset", lambda *_: older)
-        train_on([positions], "fianchetto-xs", STEPS, start)
+        train_on_datasets([positions], "fianchetto-xs", STEPS, start)
     for stop in (True, False):  # a new run, and its resumption
         options: Any = {"start": start, "stop": lambda: stop}  # noqa: B023
-        card = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "new", **options)
+        card = train_on_datasets([positions], "fianchetto-xs", STEPS, tmp_path / "new", **options)
         assert preset_from_dict(card["preset"]) == older != preset("fianchetto-xs")
 
 
@@ -209,7 +209,7 @@ def test_the_time_control_of_real_games_reaches_network_and_report(
     ingest([str(games)], tmp_path / "positions", IngestConfig(test_share=0.4), workers=1)
     monkeypatch.setattr("model.network.presets.preset", lambda name: small(preset(name)))
     config = replace(STEPS, steps=3, batch_size=64)
-    train_on([tmp_path / "positions"], "fianchetto-human-m", config, tmp_path / "net")
+    train_on_datasets([tmp_path / "positions"], "fianchetto-human-m", config, tmp_path / "net")
     rule = PositionFilter(limit=0)
     measured = report(tmp_path / "net", positions=tmp_path / "positions", rule=rule)
     speeds = [row["band"] for row in measured["slices"]["time control"]]
