@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.cli.commands.audit import Verify
 from pipeline.cli.main import main
-from pipeline.dataset.dataset import open_manifest
+from pipeline.dataset.dataset import open_unverified
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import join
@@ -128,7 +128,7 @@ def test_rows_of_every_dump_are_replayed(tmp_path: Path) -> None:
 def test_only_the_beginning_of_a_large_dump_is_read(original: Path) -> None:
     text = find_dump(original).read_bytes()
     pieces = iter([text[at : at + 4096] for at in range(0, len(text), 4096)])
-    compared, problems = compare_rows(open_manifest(original), [pieces], 64, len(text) // 3)
+    compared, problems = compare_rows(open_unverified(original), [pieces], 64, len(text) // 3)
     assert compared > 0
     assert problems == []
     assert sum(map(len, pieces)) > len(text) // 3, "bytes that were not read"
