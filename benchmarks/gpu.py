@@ -58,7 +58,7 @@ class Report:
     deadline: float
     """Time on the clock of `time.perf_counter`."""
     rows: list[tuple[str, str, str]] = field(default_factory=list)
-    """What was measured, with which settings, and the result."""
+    """Rows of the table: the measurement, its settings, and its result."""
 
     def add(
         self, what: str, how: str, seconds: float, measure: Callable[..., str], *args: Any

@@ -80,7 +80,7 @@ VALIDATION_SHARE = 0.02
 """Maximum share of the training time spent on validations, except the last one."""
 
 Decision = Literal["continue", "finished", "stopped", "out of patience"]
-"""What process 0 decides before each step."""
+"""The decision that process 0 makes before each step, for all processes."""
 
 
 class StoppedError(Exception):

@@ -182,8 +182,8 @@ class Batches:
     ) -> None:
         """Find the shards of datasets, given as opened datasets or as folders.
 
-        Process `rank` of `world` gets an equal part of every batch, from rows of its own. With
-        `people_only`, labels that are engine moves become NO_LABEL.
+        Process `rank` of `world` gets an equal part of every batch; no two processes read the same
+        row. With `people_only`, labels that are engine moves become NO_LABEL.
 
         Raises DatasetError for an unusable dataset or an unknown or empty split; ConfigError for a
         column or batch size that cannot be used, a repeated dataset, or fewer rows than processes.

@@ -1,7 +1,7 @@
 """The data folder, settings from environment variables, and all Dagster definitions.
 
 The data folder, executor, download server and chess engine are not part of a run's configuration,
-so whoever launches a run cannot choose a program, server or folder.
+so a person who may launch runs cannot choose a program, server or folder.
 """
 
 import hashlib

@@ -60,7 +60,7 @@ class Source:
         self.hash = hashlib.sha256()
         self.bytes_read = self.text_bytes = 0
         self.damage = ""
-        """What is wrong with the file, "" if nothing."""
+        """Description of the damage to the file, "" if there is none."""
         self.compression: str | None = None
         self.input = ""
         """Name of the format, "" for PGN."""

@@ -94,7 +94,7 @@ class ImitationOptions:
     base: str = ""
     """Checkpoint to start from, a folder in datasets/checkpoints; "" for the embedded network."""
     stranger: str = ""
-    """Another player (partition), whose network is measured on the same games; "" for nobody."""
+    """Another player (partition), whose network is measured on the same games; "" for none."""
 
 
 @settings(ConfigError)
